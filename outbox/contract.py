@@ -1,0 +1,167 @@
+"""The shape of a vendor's contract: data that enqueue, sender and resolvers all read.
+
+The data lives in ``outbox.contracts`` because ``enqueue`` freezes method, path, API version and
+body in the agent's process, which imports only ``outbox``; the code that talks to the vendor
+lives in ``vendors`` and only workers and webhook receivers import it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+from uuid import UUID
+
+from outbox.outcomes import LookUp, Outcome, WebhookFact
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One kind of write at a vendor.
+
+    ``path`` may hold ``{names}`` that are taken out of the request (a capture's object id).
+    ``marks`` are the metadata maps, as paths into the body, that carry our id and key; ``()``
+    means that the operation leaves no mark and is settled by its target's state.
+    ``money`` names the body fields of amount (minor units) and currency.
+    ``check`` raises ``Invalid`` for what this vendor could not carry, before any SQL.
+    """
+
+    name: str
+    method: str
+    path: str
+    marks: tuple[tuple[str, ...], ...] = ()
+    marks_for: Callable[[Mapping[str, Any]], tuple[tuple[str, ...], ...]] | None = None
+    money: tuple[str, str] | None = None
+    side_effect: str = "write"
+    check: Callable[[Mapping[str, Any]], None] | None = None
+    passes: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class VendorContract:
+    """What a vendor promises about repeats and reads. Seconds throughout; None: no such promise.
+
+    ``window_s`` how long a key is honoured from its first arrival, ``margin_s`` how much earlier
+    we stop; ``in_flight_bound_s`` how long after the end of a lease a request may still land;
+    ``read_lag_s`` how far the look-up source may lag behind a write.
+    """
+
+    vendor: str
+    api_version: str
+    operations: Mapping[str, Operation]
+    honours_keys: bool
+    window_s: float | None
+    margin_s: float
+    in_flight_bound_s: float
+    read_lag_s: float
+    can_look_up: bool
+    has_webhooks: bool
+    stored_answers: bool = True
+    metadata_max_keys: int = 50
+    metadata_key_chars: int = 40
+    metadata_value_chars: int = 500
+    reserved_metadata: frozenset[str] = field(
+        default_factory=lambda: frozenset({"outbox_id", "outbox_key"})
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Credentials and identity of one account at a vendor, looked up by name in worker and web.
+
+    ``mode`` is ``live`` or ``test``; ``vendor_account`` the vendor's own id of the account (empty
+    where it is not configured); ``webhook_secrets`` newest first, two at the most while rotating;
+    ``base_url`` overrides the vendor's address (the sandbox).
+    """
+
+    name: str
+    mode: str
+    vendor_account: str = ""
+    credential: str = field(default="", repr=False)
+    webhook_secrets: tuple[str, ...] = field(default=(), repr=False)
+    base_url: str = ""
+
+
+class Cutoff(Protocol):
+    """The wall-clock limit of one call, owned by the sender.
+
+    A transport calls ``attach`` with its connected socket just before the first byte of the
+    request; ``attach`` raises ``TooLate`` when the claim's own time has passed, so nothing leaves.
+    At the deadline the sender's watchdog shuts the attached socket from another thread.
+    """
+
+    def attach(self, sock: Any) -> None: ...
+
+
+class TooLate(Exception):
+    """The claim's time to start has passed: nothing was sent. An adapter answers ``NotSent``."""
+
+
+class Unlimited:
+    """The cut-off of a read made by a person or a resolver: per-operation time-outs only."""
+
+    def attach(self, sock: Any) -> None:
+        """Reads have no claim to outlive."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One intent as an adapter sees it: the frozen request and whose it is.
+
+    ``key`` is the 32-byte idempotency key; ``params`` the frozen body; ``request`` its canonical
+    JSON text as stored and hashed.
+    """
+
+    intent_id: UUID
+    key: bytes
+    operation: str
+    method: str
+    path: str
+    api_version: str
+    params: Mapping[str, Any] = field(repr=False)
+    account: Account
+    amount_minor: int | None = None
+    currency: str | None = None
+    cutoff: Cutoff = field(default_factory=Unlimited, repr=False)
+
+
+class Vendor(Protocol):
+    """What every adapter offers. It sends exactly one request per ``perform``, never retries,
+    sleeps, reads a clock or knows a status, and never raises for the vendor's behaviour."""
+
+    @property
+    def contract(self) -> VendorContract: ...
+
+    def perform(self, call: Call) -> Outcome:
+        """One write under the intent's key."""
+        ...
+
+    def look_up(self, call: Call, since_epoch_s: int) -> LookUp:
+        """Objects of this intent created since then, from a source read to its end."""
+        ...
+
+    def retrieve(self, call: Call, receipt_id: str) -> LookUp:
+        """The one object, checked to be this intent's; Absent where it is not."""
+        ...
+
+    def read_webhook(
+        self, account: Account, headers: Mapping[str, str], body: bytes, now_epoch_s: int
+    ) -> list[WebhookFact]:
+        """Verifies the raw bytes first; raises ``WebhookRefused``."""
+        ...
+
+    def reread_webhook(self, account: Account, body: bytes) -> list[WebhookFact]:
+        """Reads stored bytes that were verified at receipt: no signature, no age."""
+        ...
+
+    def classify(self, operation: str, document: Mapping[str, Any]) -> Any:
+        """The one reading of an object for an operation (a ``Reading``)."""
+        ...
+
+    def whoami(self, account: Account) -> str | None:
+        """The vendor's own id of the account behind the credential; None when it will not say."""
+        ...
+
+    def close(self) -> None:
+        """Drops pooled connections."""
+        ...

@@ -1,0 +1,89 @@
+"""The doorbell: one coalesced message after commit. It may be lost, late or doubled; each worker
+process also polls, so a dead broker delays and never stops."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from celery import Celery
+    from redis import Redis
+
+DRAIN_TASK = "outbox.drain"
+SEND_QUEUE = "outbox.send"
+_WAKE = "outbox:wake"
+_WAKE_MS = 1000
+# After a failed ring, callers are not made to wait on a dead broker again at once.
+_REST_S = 5.0
+
+
+def broker_url_of(redis_url: str) -> str:
+    """Celery's form of a redis-py URL (the Unix socket forms differ)."""
+    if not redis_url.startswith("unix://"):
+        return redis_url
+    path, _, query = redis_url.removeprefix("unix://").partition("?")
+    number = dict(p.split("=", 1) for p in query.split("&") if "=" in p).get("db", "0")
+    return f"redis+socket://{path}?virtual_host={number}"
+
+
+class Doorbell:
+    """Rings the send queue. Everything it meets is swallowed: the row is the work."""
+
+    def __init__(self, redis_url: str, *, timeout_s: float) -> None:
+        self._url = redis_url
+        self._timeout_s = timeout_s
+        self._lock = threading.Lock()
+        self._client: Redis | None = None
+        self._app: Celery | None = None
+        self._rest_until = 0.0
+
+    def ring(self) -> bool:
+        """Rings once a second at most; False when nothing was sent (coalesced or no broker)."""
+        if not self._url or time.monotonic() < self._rest_until:
+            return False
+        try:
+            with self._lock:
+                client, app = self._connected()
+            if not client.set(_WAKE, "1", nx=True, px=_WAKE_MS):
+                return False
+            app.send_task(DRAIN_TASK, queue=SEND_QUEUE, retry=False, ignore_result=True)
+        except Exception:  # noqa: BLE001 - whatever the broker does, the commit stands
+            self._rest_until = time.monotonic() + _REST_S
+            return False
+        return True
+
+    def answer(self) -> None:
+        """Takes the bell down before a claim, so that a row committed later rings it again."""
+        if not self._url:
+            return
+        try:
+            with self._lock:
+                client, _ = self._connected()
+            client.delete(_WAKE)
+        except Exception:  # noqa: BLE001 - without a broker there is no bell to answer
+            return
+
+    def _connected(self) -> tuple[Redis, Celery]:
+        if self._client is None or self._app is None:
+            # Imported late: an agent's process that never rings pays nothing for either.
+            from celery import Celery  # noqa: PLC0415
+            from redis import Redis  # noqa: PLC0415
+            from redis.backoff import NoBackoff  # noqa: PLC0415
+            from redis.retry import Retry  # noqa: PLC0415
+
+            limits: dict[str, Any] = {
+                "socket_timeout": self._timeout_s,
+                "socket_connect_timeout": self._timeout_s,
+            }
+            self._client = Redis.from_url(self._url, retry=Retry(NoBackoff(), 0), **limits)
+            app = Celery("outbox-doorbell", broker=broker_url_of(self._url), set_as_current=False)
+            app.conf.update(
+                broker_transport_options={**limits, "retry_on_timeout": False, "max_retries": 0},
+                broker_connection_retry=False,
+                broker_connection_timeout=self._timeout_s,
+                task_ignore_result=True,
+            )
+            self._app = app
+        return self._client, self._app

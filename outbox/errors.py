@@ -1,0 +1,90 @@
+"""Errors that callers can act on. ``str()`` never holds an argument's value or a secret."""
+
+from __future__ import annotations
+
+
+class OutboxError(Exception):
+    """The root of what this library raises on purpose. ``told`` is the word for an agent."""
+
+    told = "not_recorded"
+
+
+class Invalid(OutboxError):
+    """An input that cannot be recorded. ``field`` is a path such as ``args.lines[2].amount``.
+
+    Raised before any SQL runs, so the caller's transaction stays usable.
+    """
+
+    told = "invalid"
+
+    def __init__(self, field: str, problem: str) -> None:
+        self.field = field
+        self.problem = problem
+        super().__init__(f"{field}: {problem}")
+
+
+class IntentMismatch(OutboxError):
+    """The same intent was enqueued before with another guarded value; nothing was changed."""
+
+    told = "conflict"
+
+    def __init__(self, intent_id: str, fields: tuple[str, ...]) -> None:
+        self.intent_id = intent_id
+        self.fields = fields
+        super().__init__(
+            f"intent {intent_id} is already recorded with another {', '.join(fields)}: "
+            "nothing was changed; a different write needs a different identity"
+        )
+
+
+class StaleEpoch(OutboxError):
+    """The run has moved on to a later epoch; this turn may not start new writes."""
+
+    told = "conflict"
+
+    def __init__(self, run_id: str, epoch: str) -> None:
+        self.run_id = run_id
+        self.epoch = epoch
+        super().__init__(f"scope.epoch: {epoch!r} is over in run {run_id!r}; nothing was recorded")
+
+
+class RetryTransaction(OutboxError):
+    """A concurrent transaction recorded the same intent; repeat yours and it is returned.
+
+    Only under REPEATABLE READ and SERIALIZABLE, where this transaction's snapshot hides the row.
+    """
+
+
+class SettingsError(OutboxError):
+    """One or more settings are wrong; ``problems`` lists all of them as (setting, problem)."""
+
+    def __init__(self, problems: list[tuple[str, str]]) -> None:
+        self.problems = problems
+        super().__init__("\n".join(f"{name}: {problem}" for name, problem in problems))
+
+
+class Unreachable(OutboxError):
+    """A backend did not answer in its bounded time; nothing was lost, ask again."""
+
+
+class NotFound(OutboxError):
+    """No such row; ``field`` names what was looked for."""
+
+    def __init__(self, field: str, problem: str, candidates: tuple[str, ...] = ()) -> None:
+        self.field = field
+        self.problem = problem
+        self.candidates = candidates
+        super().__init__(f"{field}: {problem}")
+
+
+class Ambiguous(NotFound):
+    """A prefix that names more than one row; ``candidates`` lists them."""
+
+
+class Denied(OutboxError):
+    """Refused by policy: the ledger's rules do not allow this move now. Nothing was changed."""
+
+    def __init__(self, code: str, problem: str) -> None:
+        self.code = code
+        self.problem = problem
+        super().__init__(problem)

@@ -1,0 +1,189 @@
+"""Canonical values, fingerprints and keys: pure, so that every try computes the same bytes.
+
+Canonical JSON is RFC 8785 by the ``rfc8785`` library. What it cannot carry is refused here with
+the path of the field, before any SQL, because a value that Postgres refuses would abort the
+caller's transaction.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import rfc8785
+
+from outbox.errors import Invalid
+
+FINGERPRINT_VERSION = 1
+MAX_INTEGER = 2**53 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What enqueue accepts: canonical bytes of one document, and nesting depth."""
+
+    max_bytes: int = 64 * 1024
+    max_depth: int = 32
+
+
+def parse_json(raw: str | bytes, path: str = "args") -> Any:
+    """Raw JSON text as Python values. Refuses duplicate keys, NaN and what does not parse."""
+
+    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        seen: dict[str, Any] = {}
+        for name, value in items:
+            if name in seen:
+                raise Invalid(f"{path}.{name}", "appears twice in one JSON object")
+            seen[name] = value
+        return seen
+
+    def constant(word: str) -> Any:
+        raise Invalid(path, f"{word} is not JSON")
+
+    try:
+        text = raw.decode("utf-8") if isinstance(raw, bytes) else raw
+        return json.loads(text, object_pairs_hook=pairs, parse_constant=constant)
+    except UnicodeDecodeError:
+        raise Invalid(path, "is not UTF-8") from None
+    except RecursionError:
+        raise Invalid(path, "is nested too deeply") from None
+    except ValueError:
+        # The text of the parser's error quotes the document.
+        raise Invalid(path, "is not valid JSON, or holds a number too long to read") from None
+
+
+def cleaned(value: Any, path: str, limits: Limits = Limits(), depth: int = 0) -> Any:  # noqa: B008
+    """``value`` reduced to what JSON, Postgres and RFC 8785 can all carry, or ``Invalid``.
+
+    Tuples become lists; aware datetimes RFC 3339 text in UTC; dates and UUIDs text; a Decimal the
+    number it equals. Raises ``Invalid`` naming the field for everything else.
+    """
+    if depth > limits.max_depth:
+        raise Invalid(path, f"is nested deeper than {limits.max_depth} levels")
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return _text(value, path)
+    if isinstance(value, int | float | Decimal):
+        return _number(value, path)
+    if isinstance(value, Mapping):
+        return {
+            _name(name, path): cleaned(item, f"{path}.{name}", limits, depth + 1)
+            for name, item in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [cleaned(v, f"{path}[{i}]", limits, depth + 1) for i, v in enumerate(value)]
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise Invalid(path, "is a datetime without a time zone")
+        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, UUID):
+        return str(value)
+    raise Invalid(path, f"is a {type(value).__name__}, which JSON cannot carry")
+
+
+def _name(name: Any, path: str) -> str:
+    if not isinstance(name, str):
+        raise Invalid(path, f"has a key that is a {type(name).__name__}, not text")
+    return _text(name, f"{path}.{name[:40].encode('unicode_escape').decode()}")
+
+
+def _text(value: str, path: str) -> str:
+    if "\x00" in value:
+        raise Invalid(path, "holds a NUL character, which Postgres cannot store")
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        raise Invalid(path, "holds a lone surrogate, which is not Unicode text") from None
+    # A plain str: a subclass (an Enum member) must not reach the encoder as itself.
+    return str.__str__(value)
+
+
+def _number(value: int | float | Decimal, path: str) -> int | float:
+    if isinstance(value, Decimal):
+        if not value.is_finite():
+            raise Invalid(path, "is not a finite number")
+        if value.adjusted() > 16:
+            raise Invalid(path, f"is larger than {MAX_INTEGER}")
+        if value == value.to_integral_value():
+            return _number(int(value), path)
+        if Decimal(repr(float(value))) != value.normalize():
+            raise Invalid(path, "has more digits than a JSON number carries exactly")
+        return float(value)
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise Invalid(path, "is not a finite number")
+        if value.is_integer() and abs(value) <= MAX_INTEGER:
+            return int(value)  # 49.0 is 49, and 49 is what the vendor is sent
+        if abs(value) > MAX_INTEGER:
+            raise Invalid(path, f"is larger than {MAX_INTEGER}")
+        return float(value)
+    if abs(value) > MAX_INTEGER:
+        raise Invalid(path, f"is larger than {MAX_INTEGER}")
+    return int(value)
+
+
+def canonical(value: Any, path: str, limits: Limits = Limits()) -> str:  # noqa: B008
+    """RFC 8785 text of an already cleaned value. Raises ``Invalid`` when it is too long."""
+    encoded = rfc8785.dumps(value)
+    if len(encoded) > limits.max_bytes:
+        raise Invalid(path, f"is {len(encoded)} bytes; the limit is {limits.max_bytes}")
+    return encoded.decode("utf-8")
+
+
+def fingerprint(identity: Mapping[str, Any]) -> bytes:
+    """SHA-256 (32 bytes) of the canonical identity fields, under ``FINGERPRINT_VERSION``."""
+    return hashlib.sha256(rfc8785.dumps(dict(identity))).digest()
+
+
+def intent_key(  # noqa: PLR0913 - the key's parts are these, and each is named at the call
+    *,
+    tenant: str,
+    vendor: str,
+    account: str,
+    tool: str,
+    once_per: str,
+    run_id: str,
+    epoch: str,
+    print_: bytes,
+    occurrence: int,
+    supersedes: UUID | None,
+) -> bytes:
+    """The idempotency key (32 bytes), born here and nowhere else.
+
+    A canonical JSON array is an unambiguous encoding: no field can leak into its neighbour.
+    """
+    scope = {
+        "run": ["run", run_id],
+        "epoch": ["epoch", run_id, epoch],
+        "tenant": ["tenant"],
+    }[once_per]
+    parts: list[Any] = [
+        "outbox-key/1",
+        tenant,
+        vendor,
+        account,
+        scope,
+        tool,
+        print_.hex(),
+        occurrence,
+        str(supersedes) if supersedes else None,
+    ]
+    return hashlib.sha256(rfc8785.dumps(parts)).digest()
+
+
+def intent_id(key: bytes) -> UUID:
+    """The row's id: a UUID of version 8 made from the key, so every try names the same row."""
+    raw = bytearray(key[:16])
+    raw[6] = (raw[6] & 0x0F) | 0x80
+    raw[8] = (raw[8] & 0x3F) | 0x80
+    return UUID(bytes=bytes(raw))

@@ -1,0 +1,284 @@
+"""From a tool, a scope and arguments to a row that is complete before any SQL runs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote
+from uuid import UUID
+
+from outbox.errors import Invalid
+from outbox.fingerprint import (
+    FINGERPRINT_VERSION,
+    Limits,
+    canonical,
+    cleaned,
+    fingerprint,
+    intent_id,
+    intent_key,
+    parse_json,
+)
+from outbox.policy import Policy
+from outbox.tool import Scope, WriteTool, is_reserved
+
+_MAX_MONEY = 10**15
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A complete, validated intent that has not met the database yet. ``columns`` are the row."""
+
+    id: UUID
+    key: bytes
+    tool: WriteTool
+    scope: Scope
+    identity: str
+    guard: str
+    free: str
+    notes: tuple[str, ...]
+    columns: Mapping[str, Any] = field(repr=False)
+
+
+def gate_prefix(*parts: str) -> str:
+    """What every gate of a vendor and account begins with; parts are percent-encoded, so that no
+    name can reach into its neighbour."""
+    return "".join(quote(part, safe="") + "/" for part in parts)
+
+
+def gate_of(vendor: str, account: str, tool: str, tenant: str) -> str:
+    """The claim's gate: the unit that a pause, a breaker or a freeze closes."""
+    return gate_prefix(vendor, account, tool, tenant)
+
+
+def draft(  # noqa: PLR0913 - what enqueue takes, one to one
+    tool: WriteTool,
+    scope: Scope,
+    args: Mapping[str, Any] | str | bytes,
+    *,
+    occurrence: int = 0,
+    supersedes: UUID | None = None,
+    tool_call_id: str | None = None,
+    traceparent: str | None = None,
+    policy: Policy = Policy(),  # noqa: B008 - frozen
+    limits: Limits = Limits(),  # noqa: B008 - frozen
+) -> Draft:
+    """Validates, strips, canonicalises and freezes. Raises ``Invalid`` naming the field."""
+    if isinstance(occurrence, bool) or not isinstance(occurrence, int) or not 0 <= occurrence < 2**31:
+        raise Invalid("occurrence", "must be an integer from 0")
+    if tool.once_per == "epoch" and not scope.epoch:
+        raise Invalid("scope.epoch", f"{tool.name} is once per epoch, so an epoch must be given")
+    arguments, notes = _arguments(tool, args, limits)
+    identity = {n: arguments[n] for n in tool.identity} if tool.identity else dict(arguments)
+    guard = {n: arguments[n] for n in tool.guard}
+    free = {n: v for n, v in arguments.items() if n not in identity and n not in guard}
+    amount, currency = _money(tool, arguments)
+    print_ = fingerprint(identity)
+    key = intent_key(
+        tenant=scope.tenant,
+        vendor=tool.vendor,
+        account=scope.account,
+        tool=tool.name,
+        once_per=tool.once_per,
+        run_id=scope.run_id,
+        epoch=scope.epoch,
+        print_=print_,
+        occurrence=occurrence,
+        supersedes=supersedes,
+    )
+    id_ = intent_id(key)
+    request = _request(tool, scope, arguments, identity, id_, key, limits)
+    identity_text = canonical(identity, "args", limits)
+    guard_text = canonical(guard, "args", limits)
+    columns: dict[str, Any] = {
+        "id": str(id_),
+        "tenant": scope.tenant,
+        "vendor": tool.vendor,
+        "account": scope.account,
+        "tool": tool.name,
+        "operation": tool.operation,
+        "side_effect": tool.side_effect,
+        "run_id": scope.run_id,
+        "epoch": scope.epoch,
+        "occurrence": occurrence,
+        "once_per": tool.once_per,
+        "supersedes": str(supersedes) if supersedes else None,
+        "key": key,
+        "fingerprint": print_,
+        "fingerprint_version": FINGERPRINT_VERSION,
+        "identity": identity_text,
+        "guard": guard_text,
+        "args": canonical(arguments, "args", limits),
+        "request": request,
+        "request_sha256": hashlib.sha256(request.encode()).digest(),
+        "api_version": tool.contract.api_version,
+        "amount_minor": amount,
+        "currency": currency,
+        "lane": _lane(tool, scope, arguments),
+        "on_doubt": tool.on_doubt,
+        "resend_when_absent": tool.resend_when_absent,
+        "gate": gate_of(tool.vendor, scope.account, tool.name, scope.tenant),
+        "ttl_s": policy.ttl_s(tool.contract, tool.ttl_s),
+        "tool_call_id": _short(tool_call_id, "tool_call_id"),
+        "traceparent": _short(traceparent, "traceparent"),
+        "note": "; ".join(notes) or None,
+    }
+    return Draft(
+        id=id_,
+        key=key,
+        tool=tool,
+        scope=scope,
+        identity=identity_text,
+        guard=guard_text,
+        free=canonical(free, "args", limits),
+        notes=tuple(notes),
+        columns=columns,
+    )
+
+
+def _arguments(
+    tool: WriteTool, args: Mapping[str, Any] | str | bytes, limits: Limits
+) -> tuple[dict[str, Any], list[str]]:
+    raw = parse_json(args) if isinstance(args, str | bytes) else args
+    if not isinstance(raw, Mapping):
+        raise Invalid("args", f"must be an object, not {type(raw).__name__}")
+    notes: list[str] = []
+    kept: dict[str, Any] = {}
+    for name, value in raw.items():
+        if isinstance(name, str) and is_reserved(name):
+            if tool.strict:
+                raise Invalid(f"args.{name}", "is reserved: the key and the scope are not arguments")
+            notes.append(f"stripped the reserved argument {name}")
+            continue
+        kept[name] = value
+    arguments = cleaned(kept, "args", limits)
+    if tool.validator is not None:
+        error = next(iter(tool.validator.iter_errors(arguments)), None)
+        if error is not None:
+            where = "".join(
+                f"[{p}]" if isinstance(p, int) else f".{p}" for p in error.absolute_path
+            )
+            # The library's message quotes the value, which may be personal data.
+            raise Invalid(f"args{where}", f"breaks the schema's rule {error.validator!r}")
+    for name in (*tool.identity, *tool.guard, *tool.lane, *tool.money):
+        if arguments.get(name) is None:
+            raise Invalid(f"args.{name}", f"is missing; {tool.name} declares it")
+    return arguments, notes
+
+
+def _money(tool: WriteTool, arguments: Mapping[str, Any]) -> tuple[int | None, str | None]:
+    if not tool.money:
+        return None, None
+    amount_name, currency_name = tool.money
+    amount = arguments[amount_name]
+    if isinstance(amount, bool) or not isinstance(amount, int):
+        raise Invalid(
+            f"args.{amount_name}",
+            "must be an integer in the currency's smallest unit (1999 for 19.99)",
+        )
+    if not 0 <= amount <= _MAX_MONEY:
+        raise Invalid(f"args.{amount_name}", "must be a positive amount")
+    currency = arguments[currency_name]
+    if not (isinstance(currency, str) and len(currency) == 3 and currency.isascii()):
+        raise Invalid(f"args.{currency_name}", "must be a currency code of three letters")
+    return amount, currency.lower()
+
+
+def _lane(tool: WriteTool, scope: Scope, arguments: Mapping[str, Any]) -> str | None:
+    if not tool.lane:
+        return None
+    values = [arguments[name] for name in tool.lane]
+    parts = [scope.tenant, tool.vendor, scope.account, list(tool.lane), values]
+    return hashlib.sha256(canonical(parts, "args.lane").encode()).hexdigest()
+
+
+def _short(value: str | None, path: str) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str) or len(value) > 200 or not value.isprintable():
+        raise Invalid(path, "must be printable text of at most 200 characters")
+    return value
+
+
+def _request(  # noqa: PLR0913 - internal
+    tool: WriteTool,
+    scope: Scope,
+    arguments: Mapping[str, Any],
+    identity: Mapping[str, Any],
+    id_: UUID,
+    key: bytes,
+    limits: Limits,
+) -> str:
+    """The frozen request: canonical JSON of account, API version, method, path and params."""
+    spec = tool.spec
+    if tool.request is not None:
+        built = tool.request(dict(arguments))
+        if not isinstance(built, Mapping):
+            raise Invalid("tool.request", "must return an object of vendor parameters")
+        params = cleaned(dict(built), "request", limits)
+    else:
+        params = {n: v for n, v in arguments.items() if n in spec.passes}
+        extra = {n: v for n, v in identity.items() if n not in spec.passes}
+        if extra and spec.marks:
+            params["metadata"] = {**_object(params.get("metadata", {}), "metadata"), **extra}
+    path = _path(spec.path, params)
+    if spec.check is not None:
+        spec.check(params)
+    marks = spec.marks_for(params) if spec.marks_for is not None else spec.marks
+    for mark in marks:
+        _mark(params, mark, tool, {"outbox_id": str(id_), "outbox_key": key.hex()})
+    frozen = {
+        "account": scope.account,
+        "api_version": tool.contract.api_version,
+        "method": spec.method,
+        "path": path,
+        "params": params,
+    }
+    return canonical(frozen, "request", limits)
+
+
+def _object(value: Any, name: str) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise Invalid(f"request.{name}", "must be an object")
+    return dict(value)
+
+
+def _path(template: str, params: dict[str, Any]) -> str:
+    path = template
+    while "{" in path:
+        name = path[path.index("{") + 1 : path.index("}")]
+        value = params.pop(name, None)
+        if not isinstance(value, str) or not value.replace("_", "").isalnum():
+            raise Invalid(f"request.{name}", "must be the id of a vendor object")
+        path = path.replace("{" + name + "}", value)
+    return path
+
+
+def _mark(
+    params: dict[str, Any], path: tuple[str, ...], tool: WriteTool, ours: Mapping[str, str]
+) -> None:
+    """Puts our id and key into one metadata map and checks the vendor's limits on it."""
+    contract = tool.contract
+    at = params
+    for name in path:
+        at[name] = _object(at.get(name, {}), ".".join(path))
+        at = at[name]
+    where = f"request.{'.'.join(path)}"
+    for name, value in at.items():
+        if name in contract.reserved_metadata:
+            raise Invalid(f"{where}.{name}", "is reserved for the outbox's own marks")
+        if len(name) > contract.metadata_key_chars or "[" in name or "]" in name:
+            raise Invalid(
+                f"{where}.{name[:60]}",
+                f"must be at most {contract.metadata_key_chars} characters without brackets",
+            )
+        if isinstance(value, dict | list) or value is None:
+            raise Invalid(f"{where}.{name}", "must be text or a number")
+        if len(str(value)) > contract.metadata_value_chars:
+            raise Invalid(
+                f"{where}.{name}", f"is longer than {contract.metadata_value_chars} characters"
+            )
+    if len(at) + len(ours) > contract.metadata_max_keys:
+        raise Invalid(where, f"has more than {contract.metadata_max_keys - len(ours)} keys")
+    at.update(ours)

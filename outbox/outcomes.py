@@ -1,0 +1,162 @@
+"""What an adapter saw, as values. Vendor trouble is data here, never an exception."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class Standing(StrEnum):
+    """What a vendor's object says of the write that made or moved it."""
+
+    LANDED = "landed"  # the write took effect
+    DECLINED = "declined"  # the vendor made an object and the effect failed for good
+    OPEN = "open"  # the object exists and does not show the effect (yet)
+
+
+class Business(StrEnum):
+    """What became of a landed object; it may move later without any contradiction."""
+
+    PAID = "paid"
+    PENDING = "pending"
+    ACTION_REQUIRED = "action_required"
+    FAILED = "failed"
+    REVERSED = "reversed"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One reading of a vendor's object, by one function per operation (``classify``), whether it
+    came in a reply, a replay, a look-up or a webhook.
+
+    ``receipt_id`` is the vendor's id of the object; ``owner`` our intent id found on it (empty
+    where the operation leaves no mark of ours, as a capture); ``amount_minor`` in the currency's
+    smallest unit; ``vendor_time`` in seconds since the epoch by the vendor's clock, for order.
+    ``document`` is the object as JSON text: personal data, stored under a codec and never logged.
+    """
+
+    receipt_id: str
+    standing: Standing
+    business: Business
+    word: str
+    owner: str = ""
+    amount_minor: int | None = None
+    currency: str | None = None
+    livemode: bool | None = None
+    vendor_account: str | None = None
+    vendor_time: int = 0
+    failure_code: str = ""
+    document: str = field(default="{}", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """What is kept of one answer for the attempt log: no body, no argument, no secret."""
+
+    http_status: int | None = None
+    request_id: str = ""
+    replayed: bool = False
+    should_retry: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """The vendor answered with an object that is ours. A declined object comes as ``Refused``."""
+
+    reading: Reading
+    wire: Wire = Wire()
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The vendor said no. ``covers_key`` only if it stored this answer under the key (it
+    executed, or the answer is marked as a replay); ``reading`` is the declined object, if any."""
+
+    code: str
+    covers_key: bool
+    reading: Reading | None = None
+    wire: Wire = Wire()
+
+
+@dataclass(frozen=True, slots=True)
+class NotSent:
+    """No byte can have left, or the vendor documents "not processed".
+
+    ``retry_after_s`` as the vendor asked; ``pause`` is set for 401 and 403: the account's
+    credentials are refused, and the account waits for a person; ``throttled`` for 429.
+    """
+
+    reason: str
+    retry_after_s: float | None = None
+    pause: bool = False
+    throttled: bool = False
+    wire: Wire = Wire()
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Anything else: maybe sent, outcome not seen. ``veto`` forbids every further send."""
+
+    reason: str
+    veto: str = ""
+    wire: Wire = Wire()
+
+
+Outcome = Receipt | Refused | NotSent | Lost
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A look-up saw these objects of ours; more than one is a contradiction."""
+
+    readings: tuple[Reading, ...]
+    source: str = "lookup"
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """A look-up that read to the end of a consistent source and found nothing of ours."""
+
+    source: str = "lookup"
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """The look-up itself failed (or the source proves nothing); it says nothing of the write."""
+
+    reason: str
+    pause: bool = False
+
+
+LookUp = Found | Absent | Unreadable
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookFact:
+    """One verified event, reduced to what joins it; never more than the vendor signed.
+
+    ``request_key`` is the idempotency key in hex that the event names as its cause; ``owner`` and
+    ``owner_key`` are our intent id and key from the object's metadata; ``receipt_ids`` the object
+    and its parents; ``operation_words`` the event's type. ``reading`` is the event's snapshot of
+    the object, None where the event carries none we can read: then the resolver retrieves.
+    """
+
+    event_id: str
+    kind: str
+    object_id: str
+    receipt_ids: tuple[str, ...] = ()
+    request_key: str = ""
+    owner: str = ""
+    owner_key: str = ""
+    livemode: bool | None = None
+    vendor_account: str | None = None
+    vendor_time: int = 0
+    api_version: str = ""
+    snapshot: Mapping[str, Any] | None = field(default=None, repr=False)
+
+
+class WebhookRefused(ValueError):
+    """The delivery is not genuine or not readable; ``str()`` is safe to answer with."""

@@ -1,0 +1,173 @@
+"""Every duration of the product in one place, and the pure functions over them. Seconds.
+
+The functions take what the database said; nothing here reads a clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from outbox.contract import VendorContract
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The time policy. Defaults are for production; ``Policy.demo()`` is the same shape in small.
+
+    ``call_deadline_s`` wall-clock limit of one call; ``lease_s`` how long a claim may send;
+    ``start_limit_s`` until when after its claim began a thread may send its first byte.
+    """
+
+    call_deadline_s: float = 20.0
+    connect_s: float = 5.0
+    lease_s: float = 60.0
+    start_limit_s: float = 30.0
+    start_slack_s: float = 5.0
+    drain_budget_s: float = 20.0
+    budget_slack_s: float = 10.0
+    soft_limit_s: float = 90.0
+    hard_limit_s: float = 120.0
+    visibility_timeout_s: float = 300.0
+    batch: int = 64
+    threads: int = 64
+    children: int = 3
+    tick_drain_s: float = 1.0
+    tick_expire_s: float = 5.0
+    tick_join_s: float = 2.0
+    tick_resolve_s: float = 5.0
+    tick_escalate_s: float = 15.0
+    tick_page_s: float = 5.0
+    not_sent_first_s: float = 1.0
+    not_sent_max_s: float = 60.0
+    looks_s: tuple[float, ...] = (5.0, 30.0, 120.0, 600.0, 1800.0)
+    look_after_page_s: float = 3600.0
+    resends_s: tuple[float, ...] = (10.0, 60.0, 300.0, 900.0)
+    max_resends: int = 8
+    max_crashes: int = 3
+    ttl_max_s: float = 4 * 3600.0
+    ttl_without_evidence_s: float = 900.0
+    margin_slack_s: float = 300.0
+    clock_skew_s: float = 600.0
+    clock_step_s: float = 5.0
+    breaker_sample: int = 20
+    breaker_failures: int = 10
+    breaker_span_s: float = 30.0
+    breaker_probe_s: float = 15.0
+    breaker_probe_max_s: float = 300.0
+    lane_wait_s: float = 900.0
+    repage_s: float = 1800.0
+    page_group_from: int = 5
+    page_tries_s: tuple[float, ...] = (0.0, 30.0, 120.0)
+    webhook_past_s: int = 300
+    webhook_future_s: int = 60
+    park_s: float = 35 * 86400.0
+    window_override_s: float | None = None
+    margin_override_s: float | None = None
+    in_flight_override_s: float | None = None
+    ttl_override_s: float | None = None
+
+    @classmethod
+    def demo(cls) -> Policy:
+        """The demo's settings: the same rules within a minute."""
+        return cls(
+            call_deadline_s=1.0,
+            connect_s=0.5,
+            lease_s=3.0,
+            start_limit_s=1.5,
+            start_slack_s=0.3,
+            drain_budget_s=2.0,
+            soft_limit_s=20.0,
+            hard_limit_s=30.0,
+            visibility_timeout_s=60.0,
+            batch=16,
+            threads=32,
+            tick_drain_s=0.25,
+            tick_expire_s=0.5,
+            tick_join_s=0.25,
+            tick_resolve_s=0.25,
+            tick_escalate_s=0.5,
+            tick_page_s=0.5,
+            not_sent_first_s=0.2,
+            not_sent_max_s=1.0,
+            looks_s=(1.0, 2.0, 4.0),
+            look_after_page_s=4.0,
+            resends_s=(1.0, 2.0, 4.0),
+            max_resends=4,
+            margin_slack_s=1.0,
+            clock_skew_s=1.0,
+            page_group_from=10**6,
+            repage_s=10**9,
+            page_tries_s=(0.0, 1.0, 2.0),
+            breaker_failures=10**9,
+            window_override_s=40.0,
+            margin_override_s=10.0,
+            in_flight_override_s=5.0,
+            ttl_override_s=12.0,
+        )
+
+    def adapted(self, contract: VendorContract) -> VendorContract:
+        """The contract with this policy's overrides (the demo's small windows) applied."""
+        window = contract.window_s
+        if window is not None and self.window_override_s is not None:
+            window = self.window_override_s
+        return replace(
+            contract,
+            window_s=window,
+            margin_s=_or(self.margin_override_s, contract.margin_s),
+            in_flight_bound_s=_or(self.in_flight_override_s, contract.in_flight_bound_s),
+        )
+
+    def usable_window_s(self, contract: VendorContract) -> float | None:
+        """How long after the first send a same-key send is still allowed; None: never again."""
+        adapted = self.adapted(contract)
+        if not adapted.honours_keys or adapted.window_s is None:
+            return None
+        margin = max(adapted.margin_s, self.lease_s + adapted.in_flight_bound_s + self.margin_slack_s)
+        return max(adapted.window_s - margin, 0.0)
+
+    def ttl_s(self, contract: VendorContract, asked_s: float | None = None) -> float:
+        """How long an intent may stay unsettled before a person is paged."""
+        if self.ttl_override_s is not None:
+            default = self.ttl_override_s
+        elif not contract.honours_keys and not contract.can_look_up:
+            default = self.ttl_without_evidence_s
+        else:
+            window = contract.window_s if contract.honours_keys else None
+            default = min(self.ttl_max_s, window / 2) if window else self.ttl_max_s
+        return min(asked_s, default) if asked_s is not None else default
+
+    def quiet_after_s(self, contract: VendorContract) -> float:
+        """From the end of the last lease until absence can be ruled (quiescence)."""
+        return self.adapted(contract).in_flight_bound_s + contract.read_lag_s
+
+    def look_delay_s(self, looks: int, *, escalated: bool) -> float:
+        """Until the next look-up, after ``looks`` of them."""
+        if escalated and looks >= len(self.looks_s):
+            return self.look_after_page_s
+        return self.looks_s[min(looks, len(self.looks_s) - 1)]
+
+    def resend_delay_s(self, resends: int) -> float:
+        """Until the next same-key re-send may be approved, after ``resends`` of them."""
+        return self.resends_s[min(resends, len(self.resends_s) - 1)]
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """The orderings that keep a call inside its lease and a task inside its limits."""
+        if not self.start_limit_s + self.call_deadline_s + self.start_slack_s < self.lease_s:
+            yield "lease_s", "start limit + call deadline + slack must be below the lease"
+        longest = self.drain_budget_s + self.call_deadline_s + self.budget_slack_s
+        if not longest < self.soft_limit_s:
+            yield "soft_limit_s", "must be above drain budget + call deadline + slack"
+        if not self.soft_limit_s < self.hard_limit_s:
+            yield "hard_limit_s", "must be above the soft limit"
+        if not self.hard_limit_s < self.visibility_timeout_s:
+            yield "visibility_timeout_s", "must be above the hard limit"
+        for name in ("batch", "threads", "max_crashes"):
+            if getattr(self, name) < 1:
+                yield name, "must be at least 1"
+        if self.children < 2:
+            yield "children", "must be at least 2: drains never take the last child"
+
+
+def _or(value: float | None, default: float) -> float:
+    return default if value is None else value

@@ -1,0 +1,1 @@
+"""The only code that runs SQL. Functions take a transaction; no call is ever made inside one."""

@@ -1,0 +1,224 @@
+"""The claim: one committed statement that hands a batch of due rows to one consumer.
+
+By gate (vendor, account, tool, tenant), so that a closed gate with 100,000 due rows is skipped
+and not scanned. Every veto is repeated in the UPDATE's own predicate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, LiteralString
+
+from psycopg import errors
+from psycopg.types.json import Jsonb
+
+from outbox.contract import Account
+from outbox.fingerprint import FINGERPRINT_VERSION
+from outbox.intent import gate_prefix
+from outbox.store.connection import Store
+from outbox.store.intents import COLUMNS_OF_I, Intent, as_intent
+
+
+@dataclass(frozen=True, slots=True)
+class Sendable:
+    """One account this process can send for: its identity, its vendor's usable window (seconds
+    from the first send; None where no key is honoured) and the operations it knows."""
+
+    vendor: str
+    account: Account
+    window_s: float | None
+    operations: tuple[str, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """The row of the claim's ``known`` relation."""
+        return {
+            "vendor": self.vendor,
+            "account": self.account.name,
+            "prefix": gate_prefix(self.vendor, self.account.name),
+            "mode": self.account.mode,
+            "vendor_account": self.account.vendor_account,
+            "window_s": self.window_s,
+            "operations": list(self.operations),
+        }
+
+
+# Which rows may be claimed at all. Repeated in the UPDATE, on the row as it is once it is locked.
+_MAY = """
+    k.vendor = i.vendor AND k.account = i.account
+    AND i.veto IS NULL AND i.contradicted_at IS NULL
+    AND i.fingerprint_version = %(fingerprint_version)s
+    AND k.operations ? i.operation
+    AND (i.mode IS NULL OR i.mode = k.mode)
+    AND (i.vendor_account IS NULL OR i.vendor_account = k.vendor_account)
+    AND (i.status = 'pending' OR i.window_ends_at > outbox.clock()
+         OR (k.window_s IS NULL AND i.doubt = 0))
+    AND NOT (i.status = 'pending' AND i.once_per = 'epoch' AND i.side_effect <> 'compensation'
+         AND EXISTS (SELECT FROM outbox.epochs e WHERE e.tenant = i.tenant
+                     AND e.run_id = i.run_id AND e.epoch = i.epoch AND e.ended_at IS NOT NULL))
+    AND NOT EXISTS (SELECT FROM closed c WHERE starts_with(i.gate, c.gate_prefix))"""
+
+# A breaker that is due for its probe lets one row through; every other switch closes its gates.
+_OPEN = """
+known AS (
+    SELECT * FROM jsonb_to_recordset(%(known)s) AS k (
+        vendor text, account text, prefix text, mode text, vendor_account text, window_s float8,
+        operations jsonb)
+), probing AS (
+    UPDATE outbox.switches SET probe_at = outbox.clock() + probe_after_s * INTERVAL '1 second'
+    WHERE kind = 'breaker' AND probe_at <= outbox.clock() RETURNING gate_prefix
+), closed AS (
+    SELECT gate_prefix FROM outbox.switches s
+    WHERE NOT EXISTS (SELECT FROM probing p WHERE p.gate_prefix = s.gate_prefix)
+)"""
+
+# Distinct gates by a skip scan from a rotating cursor; a closed gate costs one probe, whatever
+# its backlog.
+_GATES = f"""
+, gates AS (
+    (SELECT gate FROM outbox.intents WHERE status IN ('pending', 'retryable') AND lane IS NULL
+     AND crashes = 0 AND gate > %(cursor)s ORDER BY gate LIMIT 1)
+    UNION ALL
+    SELECT (SELECT i.gate FROM outbox.intents i WHERE i.status IN ('pending', 'retryable')
+            AND i.lane IS NULL AND i.crashes = 0 AND i.gate > g.gate ORDER BY i.gate LIMIT 1)
+    FROM gates g WHERE g.gate IS NOT NULL
+), open_gates AS (
+    SELECT g.gate, EXISTS (SELECT FROM probing p WHERE starts_with(g.gate, p.gate_prefix)) AS probe
+    FROM gates g WHERE g.gate IS NOT NULL
+    AND EXISTS (SELECT FROM known k WHERE starts_with(g.gate, k.prefix))
+    AND NOT EXISTS (SELECT FROM closed c WHERE starts_with(g.gate, c.gate_prefix))
+), picked AS (
+    SELECT r.id FROM open_gates g CROSS JOIN LATERAL (
+        SELECT i.id FROM outbox.intents i, known k
+        WHERE i.status IN ('pending', 'retryable') AND i.lane IS NULL AND i.crashes = 0
+        AND i.gate = g.gate AND i.due_at <= outbox.clock() AND {_MAY}
+        ORDER BY i.due_at, i.seq LIMIT CASE WHEN g.probe THEN 1 ELSE %(limit)s END
+        FOR UPDATE OF i SKIP LOCKED) r
+    LIMIT %(limit)s
+)"""
+
+# Of each lane the oldest unsettled row, whatever its status; then that very row is locked and
+# tested, never the next one.
+_LANES = f"""
+, lanes AS (
+    (SELECT lane FROM outbox.intents WHERE lane IS NOT NULL AND settled_at IS NULL
+     AND lane > %(cursor)s ORDER BY lane LIMIT 1)
+    UNION ALL
+    SELECT (SELECT i.lane FROM outbox.intents i WHERE i.lane IS NOT NULL AND i.settled_at IS NULL
+            AND i.lane > l.lane ORDER BY i.lane LIMIT 1)
+    FROM lanes l WHERE l.lane IS NOT NULL
+), heads AS (
+    SELECT h.id FROM lanes l CROSS JOIN LATERAL (
+        SELECT i.id FROM outbox.intents i
+        WHERE i.lane = l.lane AND i.settled_at IS NULL
+        AND NOT (i.on_doubt = 'continue' AND (i.status IN ('unknown', 'awaiting_approval')
+                 OR (i.status = 'retryable' AND i.due_at > outbox.clock())))
+        ORDER BY i.seq LIMIT 1) h
+    WHERE l.lane IS NOT NULL
+), picked AS (
+    SELECT i.id FROM outbox.intents i JOIN heads USING (id), known k
+    WHERE i.status IN ('pending', 'retryable') AND i.crashes = 0 AND i.due_at <= outbox.clock()
+    AND {_MAY}
+    LIMIT %(limit)s
+    FOR UPDATE OF i SKIP LOCKED
+)"""
+
+_ALONE = f"""
+, picked AS (
+    SELECT i.id FROM outbox.intents i, known k
+    WHERE i.status IN ('pending', 'retryable') AND i.crashes > 0 AND i.due_at <= outbox.clock()
+    AND (i.lane IS NULL OR i.id = (
+        SELECT h.id FROM outbox.intents h WHERE h.lane = i.lane AND h.settled_at IS NULL
+        ORDER BY h.seq LIMIT 1))
+    AND {_MAY}
+    ORDER BY i.due_at LIMIT 1
+    FOR UPDATE OF i SKIP LOCKED
+)"""
+
+_TAKE = f"""
+UPDATE outbox.intents i SET
+    status = 'in_flight',
+    version = i.version + 1,
+    lease_token = gen_random_uuid(),
+    lease_no = i.lease_no + 1,
+    lease_until = outbox.clock() + %(lease_s)s * INTERVAL '1 second',
+    lease_owner = %(owner)s,
+    attempts = i.attempts + 1,
+    mode = k.mode,
+    vendor_account = NULLIF(k.vendor_account, ''),
+    first_sent_at = COALESCE(i.first_sent_at, outbox.clock()),
+    last_sent_at = outbox.clock(),
+    window_ends_at = CASE WHEN i.first_sent_at IS NOT NULL THEN i.window_ends_at
+        ELSE outbox.clock() + k.window_s * INTERVAL '1 second' END,
+    ttl_at = CASE WHEN i.first_sent_at IS NOT NULL THEN i.ttl_at
+        ELSE outbox.clock() + i.ttl_s * INTERVAL '1 second' END,
+    escalate_at = CASE WHEN i.first_sent_at IS NOT NULL OR i.escalate_at IS NULL
+        THEN i.escalate_at
+        ELSE outbox.clock() + LEAST(i.ttl_s, k.window_s) * INTERVAL '1 second' END
+FROM picked p, known k
+WHERE i.id = p.id AND i.status IN ('pending', 'retryable') AND {_MAY}
+RETURNING {COLUMNS_OF_I}
+"""
+
+_BATCH: LiteralString = f"WITH RECURSIVE {_OPEN}{_GATES}{_TAKE}"
+_LANE_BATCH: LiteralString = f"WITH RECURSIVE {_OPEN}{_LANES}{_TAKE}"
+_SOLO: LiteralString = f"WITH RECURSIVE {_OPEN}{_ALONE}{_TAKE}"
+_HAS_LANES = (
+    "SELECT EXISTS (SELECT FROM outbox.intents WHERE lane IS NOT NULL AND settled_at IS NULL) AS y"
+)
+
+
+class Claimer:
+    """Claims for one process. Remembers where its scans of gates and lanes stopped, so that no
+    gate or lane starves behind those that sort before it."""
+
+    def __init__(
+        self, store: Store, sendable: tuple[Sendable, ...], *, owner: str, lease_s: float
+    ) -> None:
+        self._store = store
+        self._params = {
+            "known": Jsonb([s.as_json() for s in sendable]),
+            "lease_s": lease_s,
+            "owner": owner,
+            "fingerprint_version": FINGERPRINT_VERSION,
+        }
+        self._gate = ""
+        self._lane = ""
+
+    def claim(self, limit: int) -> list[Intent]:
+        """Up to ``limit`` due rows, leased in one commit. Empty only after a scan from the start."""
+        found = self._claim_lanes(limit)
+        if len(found) >= limit:
+            return found
+        rows = self._run(_BATCH, limit=limit - len(found), cursor=self._gate)
+        if not rows and self._gate:
+            self._gate = ""  # wrap before saying that there is nothing
+            rows = self._run(_BATCH, limit=limit - len(found), cursor="")
+        if rows:
+            self._gate = max(row.gate for row in rows)
+        return found + rows
+
+    def claim_alone(self) -> list[Intent]:
+        """At most one row that lost its worker before; its process must hold nothing else."""
+        return self._run(_SOLO, limit=1, cursor="")
+
+    def _claim_lanes(self, limit: int) -> list[Intent]:
+        with self._store.transaction() as tx:
+            row = tx.one(_HAS_LANES)
+        if row is None or not row["y"]:
+            return []
+        try:
+            found = self._run(_LANE_BATCH, limit=limit, cursor=self._lane)
+            if not found and self._lane:
+                self._lane = ""
+                found = self._run(_LANE_BATCH, limit=limit, cursor="")
+        except errors.UniqueViolation:
+            # Another claim took a head between our read and our lock; lanes wait a round.
+            return []
+        if found:
+            self._lane = max(row.lane or "" for row in found)
+        return found
+
+    def _run(self, sql: LiteralString, *, limit: int, cursor: str) -> list[Intent]:
+        with self._store.transaction() as tx:
+            rows = tx.all(sql, {**self._params, "limit": limit, "cursor": cursor})
+        return [as_intent(row) for row in rows]

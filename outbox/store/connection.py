@@ -1,0 +1,92 @@
+"""Our own sessions: a psycopg pool built in the process that uses it, with bounded time-outs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, LiteralString
+
+import psycopg
+from psycopg.rows import DictRow, dict_row
+from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
+
+from outbox.errors import Unreachable
+from outbox.settings import Settings
+
+Params = Mapping[str, Any]
+
+# Registering a consumer excludes writers of settlements, so that no result falls between the
+# back-fill and the fan-out; writers share it.
+CONSUMERS_LOCK = 0x6F757462
+
+
+class Transaction:
+    """One short transaction. Rows are dictionaries."""
+
+    def __init__(self, connection: psycopg.Connection[DictRow]) -> None:
+        self.connection = connection
+
+    def all(self, sql: LiteralString, params: Params | None = None) -> list[dict[str, Any]]:
+        """Every row of a statement."""
+        return self.connection.execute(sql, params).fetchall()
+
+    def one(self, sql: LiteralString, params: Params | None = None) -> dict[str, Any] | None:
+        """The first row of a statement, or None."""
+        return self.connection.execute(sql, params).fetchone()
+
+    def run(self, sql: LiteralString, params: Params | None = None) -> int:
+        """Runs a statement and returns how many rows it touched."""
+        return self.connection.execute(sql, params).rowcount
+
+
+class Store:
+    """The ledger's own connections. Build it after a fork, never before one."""
+
+    def __init__(self, settings: Settings, *, size: int = 4) -> None:
+        self.settings = settings
+        timeouts = {
+            "statement_timeout": settings.statement_timeout_s,
+            "lock_timeout": settings.lock_timeout_s,
+            "idle_in_transaction_session_timeout": settings.idle_in_transaction_timeout_s,
+        }
+        options = " ".join(f"-c {name}={int(value * 1000)}" for name, value in timeouts.items())
+        self._pool: ConnectionPool[psycopg.Connection[DictRow]] = ConnectionPool(
+            settings.require_database().replace("postgresql+psycopg", "postgresql", 1),
+            kwargs={
+                "row_factory": dict_row,
+                "options": options,
+                # A transaction pooler hands the next statement to another server session.
+                "prepare_threshold": None,
+                "application_name": "outbox",
+            },
+            min_size=0,
+            max_size=size,
+            open=False,
+            timeout=settings.statement_timeout_s,
+            reconnect_timeout=settings.statement_timeout_s,
+            check=ConnectionPool.check_connection,
+        )
+        self._pool.open()
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """A READ COMMITTED transaction: commits at the end, rolls back on an exception.
+
+        Raises ``Unreachable`` when the database does not answer in its bounded time.
+        """
+        try:
+            with self._pool.connection() as connection:
+                yield Transaction(connection)
+        except (PoolTimeout, PoolClosed) as error:
+            raise Unreachable(f"the database does not answer: {error}") from error
+        except psycopg.OperationalError as error:
+            raise Unreachable(f"the database connection failed: {_reason(error)}") from error
+
+    def close(self) -> None:
+        """Drops the connections."""
+        self._pool.close()
+
+
+def _reason(error: psycopg.Error) -> str:
+    # The server's primary message; its detail can quote a row's values.
+    return error.diag.message_primary or type(error).__name__

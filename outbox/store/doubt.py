@@ -1,0 +1,229 @@
+"""The resolvers' SQL: expired leases, rows in doubt, what is due for a person."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID, uuid4
+
+from outbox.store.connection import Transaction
+from outbox.store.intents import COLUMNS, COLUMNS_OF_I, Intent, as_intent
+
+
+def expire_leases(tx: Transaction, *, limit: int, look_in_s: float) -> int:
+    """Leases whose end has passed: the worker is lost, the row is in doubt. Returns how many."""
+    row = tx.one(
+        """
+        WITH gone AS (
+            SELECT id FROM outbox.intents WHERE status = 'in_flight'
+            AND lease_until < outbox.clock() ORDER BY lease_until LIMIT %(limit)s
+            FOR UPDATE SKIP LOCKED
+        ), moved AS (
+            UPDATE outbox.intents i SET status = 'unknown', version = version + 1,
+                doubt = doubt + 1, crashes = crashes + 1, last_lease_end = lease_until,
+                lease_token = NULL, lease_until = NULL, lease_owner = NULL,
+                due_at = outbox.clock() + %(look_in_s)s * INTERVAL '1 second'
+            FROM gone WHERE i.id = gone.id RETURNING i.id, i.lease_no, i.last_sent_at
+        ), logged AS (
+            INSERT INTO outbox.attempts (intent_id, lease_no, started_at, ended_at, outcome, detail)
+            SELECT id, lease_no, last_sent_at, outbox.clock(), 'lease_expired', 'worker lost'
+            FROM moved
+        )
+        SELECT count(*) AS n FROM moved
+        """,
+        {"limit": limit, "look_in_s": look_in_s},
+    )
+    return int(row["n"]) if row else 0
+
+
+def cancel_stale_epochs(tx: Transaction, limit: int) -> list[Intent]:
+    """Never-sent rows whose epoch is over, locked: their key contains the epoch, so the turn that
+    asked for them is gone. Compensations stay."""
+    rows = tx.all(
+        f"SELECT {COLUMNS_OF_I} FROM outbox.epochs e JOIN outbox.intents i "
+        "ON i.tenant = e.tenant AND i.run_id = e.run_id AND i.epoch = e.epoch "
+        "WHERE e.ended_at > outbox.clock() - INTERVAL '1 hour' AND i.once_per = 'epoch' "
+        "AND i.status = 'pending' AND i.side_effect <> 'compensation' "
+        "LIMIT %(limit)s FOR UPDATE OF i SKIP LOCKED",
+        {"limit": limit},
+    )
+    return [as_intent(row) for row in rows]
+
+
+def claim_doubts(
+    tx: Transaction, *, limit: int, hold_s: float, accounts: list[str]
+) -> list[Intent]:
+    """Rows in doubt that are due for a look, leased to this resolver for ``hold_s`` so that two
+    beats do not look twice. ``accounts`` are the gate prefixes this process has credentials for."""
+    rows = tx.all(
+        f"""
+        UPDATE outbox.intents i SET resolver_token = %(token)s,
+            resolver_until = outbox.clock() + %(hold_s)s * INTERVAL '1 second'
+        FROM (
+            SELECT id FROM outbox.intents WHERE status = 'unknown' AND due_at <= outbox.clock()
+            AND (resolver_until IS NULL OR resolver_until <= outbox.clock())
+            AND EXISTS (SELECT FROM unnest(%(accounts)s::text[]) a WHERE starts_with(gate, a))
+            ORDER BY due_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+        ) d WHERE i.id = d.id RETURNING {COLUMNS_OF_I}
+        """,
+        {"token": uuid4(), "hold_s": hold_s, "limit": limit, "accounts": accounts},
+    )
+    return [as_intent(row) for row in rows]
+
+
+def claim_verifications(
+    tx: Transaction, *, limit: int, hold_s: float, accounts: list[str]
+) -> list[Intent]:
+    """Landed rows at vendors without keys that are due for their one verifying look."""
+    rows = tx.all(
+        f"""
+        UPDATE outbox.intents i SET verify_at = outbox.clock() + %(hold_s)s * INTERVAL '1 second'
+        FROM (
+            SELECT id FROM outbox.intents WHERE verify_at <= outbox.clock()
+            AND EXISTS (SELECT FROM unnest(%(accounts)s::text[]) a WHERE starts_with(gate, a))
+            ORDER BY verify_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+        ) d WHERE i.id = d.id RETURNING {COLUMNS_OF_I}
+        """,
+        {"hold_s": hold_s, "limit": limit, "accounts": accounts},
+    )
+    return [as_intent(row) for row in rows]
+
+
+def verified(tx: Transaction, intent_id: UUID) -> None:
+    """The verifying look was made."""
+    tx.run("UPDATE outbox.intents SET verify_at = NULL WHERE id = %(id)s", {"id": intent_id})
+
+
+def schedule_verification(tx: Transaction, intent_ids: list[UUID], after_s: float) -> None:
+    """One look after quiescence: a vendor without keys may have been handed the write twice."""
+    tx.run(
+        "UPDATE outbox.intents SET verify_at = last_sent_at + %(after)s * INTERVAL '1 second' "
+        "WHERE id = ANY(%(ids)s) AND status = 'succeeded'",
+        {"ids": intent_ids, "after": after_s},
+    )
+
+
+def note_look(  # noqa: PLR0913 - each is what the look established
+    tx: Transaction,
+    intent: Intent,
+    *,
+    due_in_s: float,
+    absent: bool,
+    quiet_absence_at: datetime | None,
+) -> bool:
+    """Keeps what a look-up said. ``quiet_absence_at`` is when a look that found nothing began, if
+    it began after quiescence. False when the row moved meanwhile (then it says nothing)."""
+    return bool(
+        tx.run(
+            """
+            UPDATE outbox.intents SET version = version + 1, looks = looks + 1,
+                absent_looks = absent_looks + CASE WHEN %(absent)s THEN 1 ELSE 0 END,
+                absent_first_at = COALESCE(absent_first_at, %(quiet)s::timestamptz),
+                absent_last_at = COALESCE(%(quiet)s::timestamptz, absent_last_at),
+                resolver_token = NULL, resolver_until = NULL,
+                due_at = outbox.clock() + %(due_in_s)s * INTERVAL '1 second'
+            WHERE id = %(id)s AND version = %(version)s AND status = 'unknown'
+            """,
+            {
+                "id": intent.id,
+                "version": intent.version,
+                "absent": absent,
+                "quiet": quiet_absence_at,
+                "due_in_s": due_in_s,
+            },
+        )
+    )
+
+
+def look_now(tx: Transaction, intent_id: UUID) -> None:
+    """Evidence points at the row: the resolver shall look at once."""
+    tx.run(
+        "UPDATE outbox.intents SET due_at = outbox.clock() "
+        "WHERE id = %(id)s AND status = 'unknown' AND due_at > outbox.clock()",
+        {"id": intent_id},
+    )
+
+
+def withdrawable(tx: Transaction, limit: int) -> list[Intent]:
+    """Approved re-sends that may no longer go out, locked: the window closed, a veto came late, a
+    person is looking, or the account is paused by a person or by refused credentials."""
+    rows = tx.all(
+        f"""
+        SELECT {COLUMNS} FROM outbox.intents i WHERE status = 'retryable' AND (
+            window_ends_at <= outbox.clock() OR veto IS NOT NULL OR contradicted_at IS NOT NULL
+            OR EXISTS (SELECT FROM outbox.switches s WHERE s.kind <> 'breaker'
+                       AND starts_with(i.gate, s.gate_prefix))
+            OR EXISTS (SELECT FROM outbox.escalations e WHERE e.intent_id = i.id
+                       AND e.closed_at IS NULL AND e.acked_until > outbox.clock()))
+        ORDER BY id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+        """,
+        {"limit": limit},
+    )
+    return [as_intent(row) for row in rows]
+
+
+def person_is_looking(tx: Transaction, intent_id: UUID) -> bool:
+    """Whether the intent's escalation is acknowledged: re-sends wait while a person looks."""
+    row = tx.one(
+        "SELECT EXISTS (SELECT FROM outbox.escalations WHERE intent_id = %(id)s "
+        "AND closed_at IS NULL AND acked_until > outbox.clock()) AS y",
+        {"id": intent_id},
+    )
+    return bool(row and row["y"])
+
+
+def is_escalated(tx: Transaction, intent_id: UUID) -> bool:
+    """Whether the intent has an open escalation."""
+    row = tx.one(
+        "SELECT EXISTS (SELECT FROM outbox.escalations WHERE intent_id = %(id)s "
+        "AND closed_at IS NULL) AS y",
+        {"id": intent_id},
+    )
+    return bool(row and row["y"])
+
+
+def claim_overdue(tx: Transaction, limit: int) -> list[dict[str, Any]]:
+    """Unsettled rows past their TTL or window, locked, with the switch that holds them (if one
+    does) and the head of their lane (if it is another row)."""
+    return tx.all(
+        f"""
+        SELECT {COLUMNS_OF_I}, s.holder AS held_by, s.kind AS held_kind, s.reason AS held_why,
+            h.id AS lane_head
+        FROM outbox.intents i
+        LEFT JOIN LATERAL (SELECT holder, kind, reason FROM outbox.switches s
+            WHERE starts_with(i.gate, s.gate_prefix) LIMIT 1) s ON true
+        LEFT JOIN LATERAL (SELECT id FROM outbox.intents h WHERE i.lane IS NOT NULL
+            AND h.lane = i.lane AND h.settled_at IS NULL AND h.seq < i.seq
+            ORDER BY h.seq LIMIT 1) h ON true
+        WHERE i.escalate_at <= outbox.clock() AND i.settled_at IS NULL
+        ORDER BY i.escalate_at LIMIT %(limit)s FOR UPDATE OF i SKIP LOCKED
+        """,
+        {"limit": limit},
+    )
+
+
+def arm_escalation(tx: Transaction, intent_id: UUID, at: datetime | None, in_s: float | None) -> None:
+    """When the row is next due for a person: at a time, in so many seconds, or never."""
+    tx.run(
+        "UPDATE outbox.intents SET escalate_at = COALESCE(%(at)s::timestamptz, "
+        "outbox.clock() + %(in_s)s::float8 * INTERVAL '1 second') WHERE id = %(id)s",
+        {"id": intent_id, "at": at, "in_s": in_s},
+    )
+
+
+def held_lanes(tx: Transaction, *, wait_s: float, limit: int) -> list[Intent]:
+    """Heads in doubt that have kept others waiting in their lane for longer than ``wait_s``."""
+    rows = tx.all(
+        f"""
+        SELECT {COLUMNS} FROM outbox.intents i
+        WHERE lane IS NOT NULL AND on_doubt = 'hold' AND status IN ('unknown', 'retryable')
+        AND first_sent_at < outbox.clock() - %(wait_s)s * INTERVAL '1 second'
+        AND EXISTS (SELECT FROM outbox.intents w WHERE w.lane = i.lane AND w.settled_at IS NULL
+                    AND w.seq > i.seq)
+        AND NOT EXISTS (SELECT FROM outbox.escalations e WHERE e.intent_id = i.id
+                        AND e.closed_at IS NULL AND 'lane_held' = ANY(e.reasons))
+        LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+        """,
+        {"wait_s": wait_s, "limit": limit},
+    )
+    return [as_intent(row) for row in rows]

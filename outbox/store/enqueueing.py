@@ -1,0 +1,223 @@
+"""Enqueue's SQL, written once for every kind of connection: it yields statements and is sent rows.
+
+One INSERT when the intent is new; nothing else runs on the common path.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Mapping
+from typing import Any
+from uuid import UUID
+
+import psycopg
+from sqlalchemy import text
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+from sqlalchemy.orm import Session
+
+from outbox.errors import Denied, Invalid, NotFound, RetryTransaction
+from outbox.intent import Draft
+
+Rows = list[Mapping[str, Any]]
+Steps = Generator[tuple[str, Mapping[str, Any]], Rows, Any]
+
+_CASTS = {
+    "id": "uuid",
+    "supersedes": "uuid",
+    "key": "bytea",
+    "fingerprint": "bytea",
+    "request_sha256": "bytea",
+    "fingerprint_version": "smallint",
+    "occurrence": "integer",
+    "amount_minor": "bigint",
+    "ttl_s": "double precision",
+    "resend_when_absent": "boolean",
+}
+
+# What is told of a row, and what a second enqueue compares.
+_SEEN = (
+    "id, status, doubt, version, guard, args, epoch, created_at, contradicted_at, business_status, "
+    "receipt_id, failure_code, told_at, settled_at, note, run_id, tool, identity"
+)
+
+
+def insert_sql(columns: Mapping[str, Any]) -> str:
+    """The one INSERT. It does nothing where the key or the guarded twin exists, and inserts
+    nothing for an epoch that is over."""
+    names = ", ".join(columns)
+    values = ", ".join(f"CAST(%({n})s AS {_CASTS.get(n, 'text')})" for n in columns)
+    return (
+        f"INSERT INTO outbox.intents ({names}, due_at, ttl_at, escalate_at, created_at) "  # noqa: S608 - fixed names
+        f"SELECT {values}, c.now, c.now + c.ttl, c.now + c.ttl, c.now "
+        "FROM (SELECT outbox.clock() AS now, "
+        "CAST(%(ttl_s)s AS double precision) * INTERVAL '1 second' AS ttl) c "
+        "WHERE NOT EXISTS (SELECT FROM outbox.epochs e WHERE e.tenant = CAST(%(tenant)s AS text) "
+        "AND e.run_id = CAST(%(run_id)s AS text) AND e.epoch = CAST(%(epoch)s AS text) "
+        "AND e.ended_at IS NOT NULL) "
+        f"ON CONFLICT DO NOTHING RETURNING {_SEEN}, CAST(pg_current_xact_id() AS text) AS xid"
+    )
+
+
+_FIND = (
+    f"SELECT {_SEEN}, 0 AS rank FROM outbox.intents WHERE key = CAST(%(key)s AS bytea) "  # noqa: S608
+    f"UNION ALL SELECT {_SEEN}, 1 AS rank FROM outbox.intents "
+    "WHERE tenant = CAST(%(tenant)s AS text) AND vendor = CAST(%(vendor)s AS text) "
+    "AND account = CAST(%(account)s AS text) AND run_id = CAST(%(run_id)s AS text) "
+    "AND tool = CAST(%(tool)s AS text) AND fingerprint = CAST(%(fingerprint)s AS bytea) "
+    "AND told_at IS NULL AND occurrence = 0 AND supersedes IS NULL "
+    "AND CAST(%(occurrence)s AS integer) = 0 AND CAST(%(supersedes)s AS text) IS NULL "
+    "ORDER BY rank LIMIT 1"
+)
+
+_TOLD = (
+    "UPDATE outbox.intents SET told_at = outbox.clock() WHERE id = CAST(%(id)s AS uuid) "
+    "AND told_at IS NULL AND settled_at IS NOT NULL AND contradicted_at IS NULL"
+)
+
+_NOTE = (
+    "INSERT INTO outbox.events (intent_id, at, actor, kind, reason, detail) "
+    "VALUES (CAST(%(id)s AS uuid), outbox.clock(), 'agent', 'enqueue_noted', "
+    "CAST(%(reason)s AS text), '{}')"
+)
+
+_SUPERSEDED = (
+    "SELECT i.status, s.id AS successor FROM outbox.intents i "
+    "LEFT JOIN outbox.intents s ON s.supersedes = i.id "
+    "WHERE i.id = CAST(%(id)s AS uuid) AND i.tenant = CAST(%(tenant)s AS text)"
+)
+
+
+def insert_or_find(draft: Draft) -> Steps:
+    """Steps of one enqueue; returns (row, deduplicated), or (None, False) for a stale epoch."""
+    if draft.columns["supersedes"] is not None:
+        yield from _check_superseded(draft)
+    rows = yield insert_sql(draft.columns), draft.columns
+    if rows:
+        return rows[0], False
+    rows = yield _FIND, draft.columns
+    if not rows:
+        return None, False
+    return rows[0], True
+
+
+def _check_superseded(draft: Draft) -> Steps:
+    of = {"id": draft.columns["supersedes"], "tenant": draft.scope.tenant}
+    rows = yield _SUPERSEDED, of
+    if not rows:
+        raise NotFound("supersedes", f"tenant has no intent {of['id']}")
+    row = rows[0]
+    if row["status"] not in ("failed_poison", "cancelled"):
+        raise Denied("not_superseded", f"supersedes: that intent is {row['status']}, not refused")
+    if row["successor"] is not None and str(row["successor"]) != str(draft.id):
+        raise Denied("superseded_twice", "supersedes: that intent has a successor already")
+    return None
+
+
+def tell(intent_id: UUID) -> Steps:
+    """Records that a settled outcome has been returned to its run; frees the twin guard."""
+    yield _TOLD, {"id": str(intent_id)}
+    return None
+
+
+def note(intent_id: UUID, reason: str) -> Steps:
+    """Keeps what a second enqueue said differently (names of fields, never their values)."""
+    yield _NOTE, {"id": str(intent_id), "reason": reason}
+    return None
+
+
+# -- drivers ---------------------------------------------------------------------------------
+
+_PARAM = re.compile(r"%\((\w+)\)s")
+
+
+def _as_text(sql: str) -> Any:
+    return text(_PARAM.sub(r":\1", sql))
+
+
+def run(steps: Steps, caller: Any) -> Any:
+    """Runs steps on the caller's own connection, inside the caller's own transaction."""
+    execute = _executor(caller)
+    try:
+        statement = next(steps)
+        while True:
+            statement = steps.send(execute(*statement))
+    except StopIteration as done:
+        return done.value
+
+
+def _executor(caller: Any) -> Any:
+    if isinstance(caller, psycopg.Connection):
+
+        def by_psycopg(sql: str, params: Mapping[str, Any]) -> Rows:
+            try:
+                with caller.cursor() as cursor:
+                    cursor.execute(sql, params)
+                    if cursor.description is None:
+                        return []
+                    names = [column.name for column in cursor.description]
+                    return [_as_dict(names, row) for row in cursor.fetchall()]
+            except psycopg.errors.SerializationFailure as error:
+                raise _retry() from error
+
+        return by_psycopg
+    if isinstance(caller, Session):
+        return lambda sql, params: _by_sqlalchemy(caller.connection(), sql, params)
+    if isinstance(caller, Connection):
+        return lambda sql, params: _by_sqlalchemy(caller, sql, params)
+    raise Invalid(
+        "session",
+        f"is a {type(caller).__name__}; a SQLAlchemy Session or Connection or a psycopg 3 "
+        "Connection is expected (their async forms go to aenqueue)",
+    )
+
+
+def _by_sqlalchemy(connection: Connection, sql: str, params: Mapping[str, Any]) -> Rows:
+    try:
+        result = connection.execute(_as_text(sql), dict(params))
+    except DBAPIError as error:
+        if getattr(error.orig, "sqlstate", getattr(error.orig, "pgcode", None)) == "40001":
+            raise _retry() from error
+        raise
+    return [dict(row) for row in result.mappings()] if result.returns_rows else []
+
+
+def _as_dict(names: list[str], row: Any) -> Mapping[str, Any]:
+    # The caller's connection may have a row factory of its own.
+    return row if isinstance(row, Mapping) else dict(zip(names, tuple(row), strict=True))
+
+
+def _retry() -> RetryTransaction:
+    return RetryTransaction(
+        "a concurrent transaction recorded the same intent; roll back, repeat your transaction, "
+        "and enqueue returns it"
+    )
+
+
+async def arun(steps: Steps, caller: Any) -> Any:
+    """The same on an AsyncSession, an AsyncConnection or a psycopg AsyncConnection."""
+    if isinstance(caller, AsyncSession | AsyncConnection):
+        return await caller.run_sync(lambda sync: run(steps, sync))
+    if not isinstance(caller, psycopg.AsyncConnection):
+        raise Invalid("session", f"is a {type(caller).__name__}; an async session is expected")
+    try:
+        statement = next(steps)
+        while True:
+            statement = steps.send(await _by_async_psycopg(caller, *statement))
+    except StopIteration as done:
+        return done.value
+
+
+async def _by_async_psycopg(
+    caller: psycopg.AsyncConnection[Any], sql: str, params: Mapping[str, Any]
+) -> Rows:
+    try:
+        async with caller.cursor() as cursor:
+            await cursor.execute(sql, params)
+            if cursor.description is None:
+                return []
+            names = [column.name for column in cursor.description]
+            return [_as_dict(names, row) for row in await cursor.fetchall()]
+    except psycopg.errors.SerializationFailure as error:
+        raise _retry() from error

@@ -1,0 +1,158 @@
+"""Escalations: open questions for a person, one per intent or holder, each with its reasons.
+
+A page is one notice of an escalation. Opening, a new reason and closing write the page rows in
+the same transaction, so a crash can neither lose a page nor send it under another key.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from uuid import UUID, uuid4
+
+from psycopg.types.json import Jsonb
+
+from outbox.store.connection import Transaction
+
+if TYPE_CHECKING:
+    from outbox.store.intents import Intent
+
+# Closed by settlement. Every other reason of an intent is a contradiction: only a person closes it.
+DOUBT_REASONS = frozenset({"ttl", "window", "worker_lost", "lane_held", "unsendable"})
+
+
+def open_for_intent(
+    tx: Transaction, row: Intent, reasons: list[str], detail: dict[str, Any]
+) -> UUID:
+    """Opens the intent's escalation, or adds reasons to the one that is open."""
+    about = {
+        "tenant": row.tenant,
+        "vendor": row.vendor,
+        "account": row.account,
+        "mode": row.mode,
+        "tool": row.tool,
+        "amount_minor": row.amount_minor,
+        "currency": row.currency,
+        **detail,
+    }
+    return _open(tx, {"intent_id": row.id, "holder": None}, reasons, about)
+
+
+def open_for_holder(
+    tx: Transaction, holder: str, reasons: list[str], detail: dict[str, Any]
+) -> UUID:
+    """The same for a paused vendor or another holder that keeps many rows waiting."""
+    return _open(tx, {"intent_id": None, "holder": holder}, reasons, detail)
+
+
+def _open(
+    tx: Transaction, about: dict[str, Any], reasons: list[str], detail: dict[str, Any]
+) -> UUID:
+    found = tx.one(
+        "SELECT id, reasons, episode FROM outbox.escalations WHERE closed_at IS NULL "
+        "AND (intent_id = %(intent_id)s OR holder = %(holder)s) FOR UPDATE",
+        about,
+    )
+    if found is None:
+        found = tx.one(
+            "INSERT INTO outbox.escalations "
+            "(id, intent_id, holder, episode, reasons, detail, opened_at, changed_at) "
+            "SELECT %(id)s, %(intent_id)s, %(holder)s, 1 + count(*), %(reasons)s, %(detail)s, "
+            "outbox.clock(), outbox.clock() FROM outbox.escalations "
+            "WHERE intent_id = %(intent_id)s OR holder = %(holder)s "
+            "ON CONFLICT DO NOTHING RETURNING id, reasons, episode",
+            {**about, "id": uuid4(), "reasons": sorted(set(reasons)), "detail": Jsonb(detail)},
+        )
+        if found is None:  # another resolver opened it between the two statements
+            return _open(tx, about, reasons, detail)
+        _page(tx, found["id"], sorted(set(reasons)), "trigger")
+        return _id(found)
+    new = sorted(set(reasons) - set(found["reasons"]))
+    if new:
+        tx.run(
+            "UPDATE outbox.escalations SET reasons = %(reasons)s, changed_at = outbox.clock(), "
+            "detail = detail || %(detail)s, muted_until = NULL, acked_until = NULL "
+            "WHERE id = %(id)s",
+            {
+                "id": found["id"],
+                "reasons": sorted({*found["reasons"], *new}),
+                "detail": Jsonb(detail),
+            },
+        )
+        _page(tx, found["id"], new, "trigger")
+    elif detail.get("objects"):
+        tx.run(
+            "UPDATE outbox.escalations SET detail = detail || %(detail)s WHERE id = %(id)s",
+            {"id": found["id"], "detail": Jsonb(detail)},
+        )
+    return _id(found)
+
+
+def _id(row: dict[str, Any]) -> UUID:
+    found: UUID = row["id"]
+    return found
+
+
+def _page(tx: Transaction, escalation_id: UUID, reasons: list[str], action: str) -> None:
+    """One page per new reason: a known key with an open alert would notify nobody again.
+
+    ``pager`` is left empty: which target comes first is the paging job's to say.
+    """
+    for reason in reasons:
+        tx.run(
+            "INSERT INTO outbox.pages (escalation_id, pager, dedup_key, action, body, due_at, "
+            "created_at) VALUES (%(id)s, '', %(key)s, %(action)s, %(body)s, outbox.clock(), "
+            "outbox.clock()) ON CONFLICT DO NOTHING",
+            {
+                "id": escalation_id,
+                "key": f"outbox:{escalation_id}:{reason}",
+                "action": action,
+                "body": Jsonb({"reason": reason}),
+            },
+        )
+
+
+def close(tx: Transaction, escalation_id: UUID, *, by: str, verdict: str) -> bool:
+    """Closes an open escalation and resolves its pages. False when it was closed before."""
+    closed = tx.one(
+        "UPDATE outbox.escalations SET closed_at = outbox.clock(), changed_at = outbox.clock(), "
+        "closed_by = %(by)s, verdict = %(verdict)s WHERE id = %(id)s AND closed_at IS NULL "
+        "RETURNING reasons",
+        {"id": escalation_id, "by": by, "verdict": verdict},
+    )
+    if closed is None:
+        return False
+    _page(tx, escalation_id, list(closed["reasons"]), "resolve")
+    return True
+
+
+def close_doubt(tx: Transaction, row: Intent, *, by: str) -> None:
+    """Settlement closes doubt. A contradiction stays open beside it until a person rules."""
+    found = tx.one(
+        "SELECT id, reasons FROM outbox.escalations WHERE intent_id = %(id)s "
+        "AND closed_at IS NULL FOR UPDATE",
+        {"id": row.id},
+    )
+    if found is None:
+        return
+    doubts = [r for r in found["reasons"] if r in DOUBT_REASONS]
+    rest = [r for r in found["reasons"] if r not in DOUBT_REASONS]
+    if not rest:
+        close(tx, found["id"], by=by, verdict=f"settled:{row.status}")
+        return
+    if doubts:
+        tx.run(
+            "UPDATE outbox.escalations SET reasons = %(rest)s, changed_at = outbox.clock() "
+            "WHERE id = %(id)s",
+            {"id": found["id"], "rest": rest},
+        )
+        _page(tx, found["id"], doubts, "resolve")
+
+
+def close_holder(tx: Transaction, holder: str, *, by: str, verdict: str) -> None:
+    """Closes the open escalation of a holder, if there is one."""
+    found = tx.one(
+        "SELECT id FROM outbox.escalations WHERE holder = %(holder)s AND closed_at IS NULL",
+        {"holder": holder},
+    )
+    if found is not None:
+        close(tx, found["id"], by=by, verdict=verdict)

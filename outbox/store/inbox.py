@@ -1,0 +1,125 @@
+"""The webhook inbox: raw verified bytes, stored before the vendor is answered."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from outbox.store.connection import Transaction
+
+
+def keep(  # noqa: PLR0913 - each is a column
+    tx: Transaction,
+    *,
+    vendor: str,
+    account: str,
+    mode: str,
+    event_id: str,
+    kind: str,
+    body: bytes | None,
+    state: str,
+    detail: str = "",
+) -> bool:
+    """Stores one event; False when it was stored before (a redelivery, counted)."""
+    row = tx.one(
+        "INSERT INTO outbox.webhook_inbox (vendor, account, mode, event_id, kind, body, state, "
+        "detail, due_at, received_at) VALUES (%(vendor)s, %(account)s, %(mode)s, %(event_id)s, "
+        "%(kind)s, %(body)s, %(state)s, %(detail)s, "
+        "CASE WHEN %(state)s = 'new' THEN outbox.clock() END, outbox.clock()) "
+        "ON CONFLICT (vendor, account, mode, event_id) "
+        "DO UPDATE SET deliveries = outbox.webhook_inbox.deliveries + 1 "
+        "RETURNING (xmax = 0) AS fresh",
+        {
+            "vendor": vendor,
+            "account": account,
+            "mode": mode,
+            "event_id": event_id,
+            "kind": kind,
+            "body": body,
+            "state": state,
+            "detail": detail,
+        },
+    )
+    return bool(row and row["fresh"])
+
+
+def claim(tx: Transaction, limit: int, hold_s: float) -> list[dict[str, Any]]:
+    """Due events, held back from other joiners for ``hold_s``."""
+    return tx.all(
+        "UPDATE outbox.webhook_inbox w SET tries = tries + 1, "
+        "due_at = outbox.clock() + %(hold_s)s * INTERVAL '1 second' "
+        "FROM (SELECT id FROM outbox.webhook_inbox WHERE due_at <= outbox.clock() "
+        "ORDER BY due_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED) d WHERE w.id = d.id "
+        "RETURNING w.id, w.vendor, w.account, w.mode, w.event_id, w.kind, w.body, w.state, w.tries, "
+        "EXTRACT(EPOCH FROM outbox.clock() - w.received_at)::float8 AS age_s",
+        {"limit": limit, "hold_s": hold_s},
+    )
+
+
+def settle(
+    tx: Transaction, row_id: int, state: str, *, intent_id: UUID | None = None, detail: str = ""
+) -> None:
+    """The event's last state. A foreign event's body is not ours to keep."""
+    tx.run(
+        "UPDATE outbox.webhook_inbox SET state = %(state)s, detail = %(detail)s, due_at = NULL, "
+        "intent_id = %(intent_id)s, body = CASE WHEN %(state)s = 'foreign' THEN NULL ELSE body END "
+        "WHERE id = %(id)s",
+        {"id": row_id, "state": state, "intent_id": intent_id, "detail": detail[:200]},
+    )
+
+
+def park(tx: Transaction, row_id: int, again_in_s: float | None, detail: str) -> None:
+    """Not joinable yet: tried again later, or (None) kept and listed without another try."""
+    tx.run(
+        "UPDATE outbox.webhook_inbox SET state = 'parked', detail = %(detail)s, "
+        "due_at = outbox.clock() + %(again)s::float8 * INTERVAL '1 second' WHERE id = %(id)s",
+        {"id": row_id, "again": again_in_s, "detail": detail[:200]},
+    )
+
+
+def owner_of(  # noqa: PLR0913 - the join's evidence, strongest first
+    tx: Transaction,
+    *,
+    vendor: str,
+    account: str,
+    key: bytes | None,
+    owner_key: bytes | None,
+    owner: UUID | None,
+    receipt_ids: tuple[str, ...],
+) -> tuple[UUID, str] | None:
+    """The intent an event is about and what joined them: request key, metadata, then receipt."""
+    for joined_by, wanted in (("request_key", key), ("metadata", owner_key)):
+        if wanted is not None:
+            row = tx.one(
+                "SELECT id FROM outbox.intents WHERE key = %(key)s AND vendor = %(vendor)s",
+                {"key": wanted, "vendor": vendor},
+            )
+            if row is not None:
+                return row["id"], joined_by
+    if owner is not None:
+        row = tx.one(
+            "SELECT id FROM outbox.intents WHERE id = %(id)s AND vendor = %(vendor)s",
+            {"id": owner, "vendor": vendor},
+        )
+        if row is not None:
+            return row["id"], "metadata"
+    if receipt_ids:
+        rows = tx.all(
+            "SELECT id FROM outbox.intents WHERE vendor = %(vendor)s AND account = %(account)s "
+            "AND receipt_id = ANY(%(ids)s) ORDER BY seq LIMIT 1",
+            {"vendor": vendor, "account": account, "ids": list(receipt_ids)},
+        )
+        if rows:
+            return rows[0]["id"], "receipt"
+    return None
+
+
+def replay(tx: Transaction, row_id: int) -> bool:
+    """Makes a kept event due again; False where its body is gone."""
+    return bool(
+        tx.run(
+            "UPDATE outbox.webhook_inbox SET state = 'new', due_at = outbox.clock() "
+            "WHERE id = %(id)s AND body IS NOT NULL",
+            {"id": row_id},
+        )
+    )

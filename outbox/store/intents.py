@@ -1,0 +1,172 @@
+"""The row of an intent as Python sees it, and the plain reads of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from datetime import datetime
+from typing import Any, LiteralString, cast
+from uuid import UUID
+
+from outbox.contract import Account, Call, Cutoff, Unlimited
+from outbox.errors import Ambiguous, Invalid, NotFound
+from outbox.states import Status
+from outbox.store.connection import Transaction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intent:
+    """One row of ``outbox.intents``; times are aware datetimes by the database's clock."""
+
+    id: UUID
+    seq: int
+    version: int
+    tenant: str
+    vendor: str
+    account: str
+    mode: str | None
+    vendor_account: str | None
+    tool: str
+    operation: str
+    side_effect: str
+    run_id: str
+    epoch: str
+    occurrence: int
+    once_per: str
+    supersedes: UUID | None
+    key: bytes
+    fingerprint: bytes
+    fingerprint_version: int
+    identity: str
+    guard: str
+    args: str | None = field(repr=False)
+    request: str | None = field(repr=False)
+    request_sha256: bytes
+    api_version: str
+    amount_minor: int | None
+    currency: str | None
+    lane: str | None
+    on_doubt: str
+    resend_when_absent: bool
+    gate: str
+    status: str
+    doubt: int
+    veto: str | None
+    business_status: str | None
+    business_word: str | None
+    business_vendor_time: int
+    ttl_s: float
+    due_at: datetime
+    ttl_at: datetime
+    window_ends_at: datetime | None
+    escalate_at: datetime | None
+    verify_at: datetime | None
+    first_sent_at: datetime | None
+    last_sent_at: datetime | None
+    last_lease_end: datetime | None
+    attempts: int
+    not_sent_count: int
+    crashes: int
+    resends: int
+    looks: int
+    absent_looks: int
+    absent_first_at: datetime | None
+    absent_last_at: datetime | None
+    lease_token: UUID | None
+    lease_no: int
+    lease_until: datetime | None
+    lease_owner: str | None
+    resolver_token: UUID | None
+    resolver_until: datetime | None
+    receipt_id: str | None
+    receipt: str | None = field(repr=False)
+    failure_code: str | None
+    settled_by: str | None
+    settled_at: datetime | None
+    contradicted_at: datetime | None
+    told_at: datetime | None
+    created_at: datetime
+    tool_call_id: str | None
+    traceparent: str | None
+    note: str | None
+
+    @property
+    def state(self) -> Status:
+        """The status as the state table names it."""
+        return Status(self.status)
+
+    def call(self, account: Account, cutoff: Cutoff | None = None) -> Call:
+        """The frozen request as an adapter takes it."""
+        frozen: Mapping[str, Any] = json.loads(self.request or "{}")
+        return Call(
+            intent_id=self.id,
+            key=bytes(self.key),
+            operation=self.operation,
+            method=frozen.get("method", ""),
+            path=frozen.get("path", ""),
+            api_version=self.api_version,
+            params=frozen.get("params", {}),
+            account=account,
+            amount_minor=self.amount_minor,
+            currency=self.currency,
+            cutoff=cutoff or Unlimited(),
+        )
+
+
+COLUMN_NAMES = tuple(f.name for f in fields(Intent))
+COLUMNS = ", ".join(COLUMN_NAMES)
+COLUMNS_OF_I = ", ".join(f"i.{name}" for name in COLUMN_NAMES)
+
+_PREFIX_MIN = 6
+
+
+def as_intent(row: Mapping[str, Any]) -> Intent:
+    """A row with (at least) the columns of ``COLUMNS``."""
+    return Intent(**{name: row[name] for name in COLUMN_NAMES})
+
+
+def read(tx: Transaction, intent_id: UUID) -> Intent | None:
+    """The row by id."""
+    row = tx.one(f"SELECT {COLUMNS} FROM outbox.intents WHERE id = %(id)s", {"id": intent_id})
+    return as_intent(row) if row else None
+
+
+def lock(tx: Transaction, intent_id: UUID) -> Intent | None:
+    """The row by id, locked until the transaction ends."""
+    row = tx.one(
+        f"SELECT {COLUMNS} FROM outbox.intents WHERE id = %(id)s FOR UPDATE", {"id": intent_id}
+    )
+    return as_intent(row) if row else None
+
+
+def now(tx: Transaction) -> datetime:
+    """The database's clock, which alone decides leases, TTLs and windows."""
+    row = tx.one("SELECT outbox.clock() AS now")
+    assert row is not None
+    return cast(datetime, row["now"])
+
+
+def expand(tx: Transaction, field_name: str, prefix: str, *, table: str = "intents") -> UUID:
+    """The one id that begins with ``prefix`` (at least 6 hex digits; dashes are ignored).
+
+    Raises ``Invalid`` for what is no id, ``NotFound``, or ``Ambiguous`` with the candidates.
+    """
+    digits = prefix.replace("-", "").lower()
+    if not digits or any(c not in "0123456789abcdef" for c in digits) or len(digits) > 32:
+        raise Invalid(field_name, f"{prefix!r} is not an id: hex digits and dashes are expected")
+    if len(digits) < _PREFIX_MIN:
+        raise Invalid(field_name, f"give at least {_PREFIX_MIN} digits of the id")
+    low, high = UUID(digits.ljust(32, "0")), UUID(digits.ljust(32, "f"))
+    sql: LiteralString = (
+        "SELECT id FROM outbox.escalations WHERE id BETWEEN %(low)s AND %(high)s ORDER BY id LIMIT 6"
+        if table == "escalations"
+        else "SELECT id FROM outbox.intents WHERE id BETWEEN %(low)s AND %(high)s ORDER BY id LIMIT 6"
+    )
+    rows = tx.all(sql, {"low": low, "high": high})
+    if not rows:
+        raise NotFound(field_name, f"no {table[:-1]} has the id {prefix}")
+    if len(rows) > 1:
+        candidates = tuple(str(row["id"]) for row in rows)
+        raise Ambiguous(field_name, f"{prefix} names more than one {table[:-1]}", candidates)
+    return cast(UUID, rows[0]["id"])

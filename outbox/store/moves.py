@@ -1,0 +1,245 @@
+"""``apply``: the single-row write of every transition outside the sender's batches.
+
+Each write is compare-and-set on (id, version). Whoever gets nothing back was too late: stop, read
+again, decide again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from uuid import uuid4
+
+from psycopg.types.json import Jsonb
+
+from outbox.outcomes import Reading
+from outbox.states import TERMINAL, Event, Facts, Status, Verdict, told, transition
+from outbox.store import escalations, settlements
+from outbox.store.connection import Transaction
+from outbox.store.intents import COLUMNS, Intent, as_intent
+
+
+class Moved(Exception):
+    """Somebody else wrote the row first; nothing was changed by this call."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What an event brings. Durations in seconds from the database's now.
+
+    ``answers_doubt``: the event answers one attempt that was counted lost. ``confirmed_absent``
+    sets doubt to 0 (two quiet look-ups found nothing). ``due_in_s`` is when the sender or the
+    resolver shall look at the row again.
+    """
+
+    actor: str
+    reason: str = ""
+    detail: dict[str, Any] = field(default_factory=dict)
+    reading: Reading | None = None
+    covers_key: bool = False
+    quiescent: bool = False
+    answers_doubt: bool = False
+    adds_doubt: bool = False
+    confirmed_absent: bool = False
+    failure_code: str = ""
+    veto: str = ""
+    settled_by: str = ""
+    due_in_s: float | None = None
+    resends: int = 0
+    silent: bool = False
+
+
+def apply(tx: Transaction, intent: Intent, event: Event, change: Change) -> tuple[Intent, Verdict]:
+    """Moves or notes. Returns the row as written and what the table said.
+
+    Raises ``Moved`` when the version is no longer the one that was read, and
+    ``IllegalTransition`` for our own bugs.
+    """
+    doubt = _doubt(intent, change)
+    verdict = transition(
+        intent.state,
+        event,
+        Facts(
+            doubt=doubt,
+            covers_key=change.covers_key,
+            same_object=_same_object(intent, change.reading),
+            declined_object=_same_object(intent, change.reading),
+            quiescent=change.quiescent,
+        ),
+    )
+    if verdict.denied:
+        return intent, verdict
+    settles = verdict.moved and verdict.status in TERMINAL and intent.state not in TERMINAL
+    rules = verdict.moved and intent.state in TERMINAL
+    if settles or rules or verdict.contradiction:
+        settlements.lock_consumers(tx)
+    written = _write(tx, intent, change, verdict, doubt)
+    if not change.silent:
+        _log(tx, intent, event, change, verdict)
+    _aftermath(tx, written, change, verdict, settles=settles, rules=rules)
+    return written, verdict
+
+
+def _doubt(intent: Intent, change: Change) -> int:
+    if change.confirmed_absent:
+        return 0
+    doubt = intent.doubt + (1 if change.adds_doubt else 0)
+    return max(doubt - 1, 0) if change.answers_doubt else doubt
+
+
+def _same_object(intent: Intent, reading: Reading | None) -> bool:
+    return reading is not None and intent.receipt_id == reading.receipt_id
+
+
+_UPDATE = f"""
+UPDATE outbox.intents SET
+    version = version + 1,
+    status = %(status)s,
+    doubt = %(doubt)s,
+    veto = COALESCE(veto, %(veto)s),
+    lease_token = CASE WHEN %(status)s = 'in_flight' THEN lease_token END,
+    lease_until = CASE WHEN %(status)s = 'in_flight' THEN lease_until END,
+    lease_owner = CASE WHEN %(status)s = 'in_flight' THEN lease_owner END,
+    last_lease_end = CASE WHEN %(status)s IN ('in_flight', 'pending') THEN last_lease_end
+                          ELSE GREATEST(last_lease_end, lease_until) END,
+    resolver_token = CASE WHEN %(moved)s THEN NULL ELSE resolver_token END,
+    resolver_until = CASE WHEN %(moved)s THEN NULL ELSE resolver_until END,
+    due_at = CASE WHEN %(due_in_s)s::float8 IS NULL THEN due_at
+                  ELSE outbox.clock() + %(due_in_s)s::float8 * INTERVAL '1 second' END,
+    first_sent_at = CASE WHEN %(unsent)s THEN NULL ELSE first_sent_at END,
+    window_ends_at = CASE WHEN %(unsent)s THEN NULL ELSE window_ends_at END,
+    resends = resends + %(resends)s,
+    receipt_id = COALESCE(receipt_id, %(receipt_id)s),
+    receipt = COALESCE(receipt, %(receipt)s),
+    business_status = COALESCE(%(business)s, business_status),
+    business_word = COALESCE(%(word)s, business_word),
+    business_vendor_time = GREATEST(business_vendor_time, %(vendor_time)s),
+    failure_code = CASE WHEN %(status)s = 'succeeded' THEN NULL
+                        ELSE COALESCE(%(failure_code)s, failure_code) END,
+    settled_by = CASE WHEN %(settles)s THEN %(settled_by)s ELSE settled_by END,
+    settled_at = CASE WHEN %(settles)s THEN outbox.clock() ELSE settled_at END,
+    told_at = CASE WHEN %(settles)s THEN NULL ELSE told_at END,
+    escalate_at = CASE WHEN %(settles)s THEN NULL ELSE escalate_at END,
+    contradicted_at = CASE WHEN %(contradiction)s THEN COALESCE(contradicted_at, outbox.clock())
+                           ELSE contradicted_at END
+WHERE id = %(id)s AND version = %(version)s
+RETURNING {COLUMNS}
+"""
+
+
+def _write(
+    tx: Transaction, intent: Intent, change: Change, verdict: Verdict, doubt: int
+) -> Intent:
+    settles = verdict.moved and verdict.status in TERMINAL
+    # A receipt is written only where the row ends with one; elsewhere the object is evidence.
+    keeps = settles and change.reading is not None and verdict.status is not Status.CANCELLED
+    reading = change.reading if keeps else None
+    row = tx.one(
+        _UPDATE,
+        {
+            "id": intent.id,
+            "version": intent.version,
+            "status": verdict.status.value,
+            "moved": verdict.moved,
+            "settles": settles,
+            "contradiction": verdict.contradiction,
+            "doubt": 0 if verdict.status is Status.SUCCEEDED and settles else doubt,
+            "veto": change.veto or None,
+            "due_in_s": change.due_in_s,
+            "unsent": verdict.status is Status.PENDING and verdict.moved,
+            "resends": change.resends,
+            "receipt_id": reading.receipt_id if reading else None,
+            "receipt": reading.document if reading else None,
+            "business": reading.business.value if reading else None,
+            "word": reading.word if reading else None,
+            "vendor_time": reading.vendor_time if reading else 0,
+            "failure_code": change.failure_code or None,
+            "settled_by": change.settled_by or change.actor,
+        },
+    )
+    if row is None:
+        raise Moved(str(intent.id))
+    return as_intent(row)
+
+
+def _log(
+    tx: Transaction, intent: Intent, event: Event, change: Change, verdict: Verdict
+) -> None:
+    detail = dict(change.detail)
+    if change.reading is not None:
+        detail["object"] = change.reading.receipt_id
+    log(
+        tx,
+        intent_id=intent.id,
+        actor=change.actor,
+        kind=event.value,
+        from_status=intent.status,
+        to_status=verdict.status.value,
+        reason=change.reason,
+        detail=detail,
+    )
+
+
+def log(tx: Transaction, *, kind: str, actor: str, **columns: Any) -> None:
+    """One append-only row of who did what, when and why."""
+    tx.run(
+        "INSERT INTO outbox.events "
+        "(intent_id, holder, at, actor, kind, from_status, to_status, reason, detail) VALUES "
+        "(%(intent_id)s, %(holder)s, outbox.clock(), %(actor)s, %(kind)s, %(from_status)s, "
+        "%(to_status)s, %(reason)s, %(detail)s)",
+        {
+            "intent_id": columns.get("intent_id"),
+            "holder": columns.get("holder"),
+            "actor": actor,
+            "kind": kind,
+            "from_status": columns.get("from_status"),
+            "to_status": columns.get("to_status"),
+            "reason": columns.get("reason", ""),
+            "detail": Jsonb(columns.get("detail", {})),
+        },
+    )
+
+
+def _aftermath(
+    tx: Transaction, row: Intent, change: Change, verdict: Verdict, *, settles: bool, rules: bool
+) -> None:
+    if settles or rules:
+        settlements.write(tx, row, "settled" if settles else "ruled")
+    if settles and not verdict.contradiction:
+        escalations.close_doubt(tx, row, by=change.actor)
+    if verdict.contradiction:
+        objects = [change.reading.receipt_id] if change.reading else []
+        contradict(tx, row, "contradiction", objects, change.reason)
+
+
+def contradict(tx: Transaction, row: Intent, reason: str, objects: list[str], why: str) -> None:
+    """Raises a contradiction: told as unknown, a page, and only a person closes it."""
+    settlements.lock_consumers(tx)
+    tx.run(
+        "UPDATE outbox.intents SET contradicted_at = COALESCE(contradicted_at, outbox.clock()), "
+        "veto = COALESCE(veto, 'contradiction'), version = version + 1 WHERE id = %(id)s",
+        {"id": row.id},
+    )
+    known = [row.receipt_id] if row.receipt_id else []
+    escalations.open_for_intent(
+        tx, row, [reason], {"objects": sorted({*known, *objects}), "why": why, "told": "unknown"}
+    )
+    settlements.write(tx, row, "contradiction")
+
+
+def told_of(row: Intent) -> str:
+    """The word for an agent."""
+    return told(row.state, row.doubt, contradicted=row.contradicted_at is not None).value
+
+
+def new_token() -> Any:
+    """A token that fences one holder of a lease from every other."""
+    return uuid4()
+
+
+def since(tx: Transaction, moment: datetime) -> float:
+    """Seconds since ``moment`` by the database's clock."""
+    row = tx.one("SELECT EXTRACT(EPOCH FROM outbox.clock() - %(at)s)::float8 AS s", {"at": moment})
+    assert row is not None
+    return float(row["s"])

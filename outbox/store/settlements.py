@@ -1,0 +1,89 @@
+"""Settlements: the rows by which results reach the callers' tables, once per consumer.
+
+Deliveries are rows, fanned out in the transaction that writes the settlement; never a watermark,
+because transactions commit out of the order of their numbers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from outbox.states import Status, told
+from outbox.store.connection import CONSUMERS_LOCK, Transaction
+
+if TYPE_CHECKING:
+    from outbox.store.intents import Intent
+
+
+def lock_consumers(tx: Transaction) -> None:
+    """Shares the lock that registering a consumer takes alone. A statement of its own, so that
+    the fan-out's snapshot is taken after it."""
+    tx.one("SELECT pg_advisory_xact_lock_shared(%(lock)s)", {"lock": CONSUMERS_LOCK})
+
+
+def register(tx: Transaction, consumer: str) -> None:
+    """Makes a consumer known and hands it every settlement there is; a second call does nothing."""
+    tx.one("SELECT pg_advisory_xact_lock(%(lock)s)", {"lock": CONSUMERS_LOCK})
+    tx.run(
+        "INSERT INTO outbox.consumers (name, registered_at) VALUES (%(name)s, outbox.clock()) "
+        "ON CONFLICT DO NOTHING",
+        {"name": consumer},
+    )
+    tx.run(
+        "INSERT INTO outbox.deliveries (consumer, settlement_id) "
+        "SELECT %(name)s, s.id FROM outbox.settlements s ON CONFLICT DO NOTHING",
+        {"name": consumer},
+    )
+
+
+def write(tx: Transaction, row: Intent, kind: str) -> None:
+    """One settlement of the row as it stands, fanned out to every consumer."""
+    tx.run(
+        "WITH made AS ("
+        "INSERT INTO outbox.settlements (intent_id, version, kind, status, told, business_status, "
+        "business_word, receipt_id, failure_code, settled_by, at) "
+        "SELECT id, version, %(kind)s, status, %(told)s, business_status, business_word, "
+        "receipt_id, failure_code, settled_by, outbox.clock() "
+        "FROM outbox.intents WHERE id = %(id)s ON CONFLICT DO NOTHING RETURNING id) "
+        "INSERT INTO outbox.deliveries (consumer, settlement_id) "
+        "SELECT c.name, made.id FROM made CROSS JOIN outbox.consumers c",
+        {"id": row.id, "kind": kind, "told": _told(row, kind)},
+    )
+
+
+def _told(row: Intent, kind: str) -> str:
+    contradicted = kind == "contradiction" or row.contradicted_at is not None
+    return told(Status(row.status), row.doubt, contradicted=contradicted).value
+
+
+# What ``outbox.settlements`` runs inside the caller's own transaction.
+TAKE = """
+WITH due AS (
+    SELECT d.settlement_id FROM outbox.deliveries d
+    WHERE d.consumer = CAST(%(consumer)s AS text) AND d.consumed_at IS NULL
+    ORDER BY d.settlement_id LIMIT CAST(%(limit)s AS integer)
+    FOR UPDATE SKIP LOCKED
+), taken AS (
+    UPDATE outbox.deliveries d SET consumed_at = outbox.clock() FROM due
+    WHERE d.consumer = CAST(%(consumer)s AS text) AND d.settlement_id = due.settlement_id
+    RETURNING d.settlement_id
+)
+SELECT s.id, s.intent_id, s.kind, s.status, s.told, s.business_status, s.business_word,
+       s.receipt_id, s.failure_code, s.settled_by, s.at,
+       i.tenant, i.vendor, i.account, i.tool, i.run_id, i.epoch, i.identity, i.guard,
+       i.amount_minor, i.currency
+FROM taken JOIN outbox.settlements s ON s.id = taken.settlement_id
+JOIN outbox.intents i ON i.id = s.intent_id
+ORDER BY s.id
+"""
+
+KNOWN = "SELECT name FROM outbox.consumers WHERE name = CAST(%(consumer)s AS text)"
+
+
+def counts(tx: Transaction) -> list[dict[str, Any]]:
+    """Undelivered settlements per consumer."""
+    return tx.all(
+        "SELECT c.name AS consumer, count(d.settlement_id) AS undelivered "
+        "FROM outbox.consumers c LEFT JOIN outbox.deliveries d "
+        "ON d.consumer = c.name AND d.consumed_at IS NULL GROUP BY c.name ORDER BY c.name"
+    )

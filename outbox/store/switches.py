@@ -1,0 +1,178 @@
+"""Switches (pauses, breakers, freezes), the accounts' frozen identity, and heartbeats."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from psycopg.types.json import Jsonb
+
+from outbox.contract import Account
+from outbox.intent import gate_prefix
+from outbox.store import escalations
+from outbox.store.connection import Transaction
+from outbox.store.moves import log
+
+
+def holder_of(vendor: str, account: str) -> str:
+    """The name of a vendor's account as the holder of rows."""
+    return f"vendor:{vendor}/{account}"
+
+
+def pause(  # noqa: PLR0913 - each is a column
+    tx: Transaction, vendor: str, account: str, *, kind: str, reason: str, by: str
+) -> bool:
+    """Closes the gates of one (vendor, account) and opens the holder's escalation.
+
+    False when it was closed already.
+    """
+    holder = holder_of(vendor, account)
+    made = tx.one(
+        "INSERT INTO outbox.switches (holder, kind, gate_prefix, reason, set_by, set_at) "
+        "VALUES (%(holder)s, %(kind)s, %(prefix)s, %(reason)s, %(by)s, outbox.clock()) "
+        "ON CONFLICT (holder) DO UPDATE SET kind = EXCLUDED.kind, reason = EXCLUDED.reason, "
+        "set_by = EXCLUDED.set_by, set_at = EXCLUDED.set_at, probe_at = NULL, probe_after_s = NULL "
+        "WHERE outbox.switches.kind = 'breaker' RETURNING holder",
+        {
+            "holder": holder,
+            "kind": kind,
+            "prefix": gate_prefix(vendor, account),
+            "reason": reason,
+            "by": by,
+        },
+    )
+    if made is None:
+        return False
+    log(tx, kind="paused", actor=by, holder=holder, reason=reason)
+    escalations.open_for_holder(
+        tx, holder, ["paused"], {"vendor": vendor, "account": account, "why": reason}
+    )
+    return True
+
+
+def trip_breaker(tx: Transaction, vendor: str, account: str, *, reason: str, probe_s: float) -> bool:
+    """Opens the breaker of one (vendor, account): nothing is claimed until a probe passes."""
+    holder = holder_of(vendor, account)
+    made = tx.one(
+        "INSERT INTO outbox.switches (holder, kind, gate_prefix, reason, set_by, set_at, probe_at, "
+        "probe_after_s) VALUES (%(holder)s, 'breaker', %(prefix)s, %(reason)s, 'sender', "
+        "outbox.clock(), outbox.clock() + %(probe_s)s * INTERVAL '1 second', %(probe_s)s) "
+        "ON CONFLICT DO NOTHING RETURNING holder",
+        {
+            "holder": holder,
+            "prefix": gate_prefix(vendor, account),
+            "reason": reason,
+            "probe_s": probe_s,
+        },
+    )
+    if made is not None:
+        log(tx, kind="breaker_opened", actor="sender", holder=holder, reason=reason)
+    return made is not None
+
+
+def slow_breaker(tx: Transaction, vendor: str, account: str, *, max_s: float) -> None:
+    """The probe failed: the next one is twice as far away, up to ``max_s``."""
+    tx.run(
+        "UPDATE outbox.switches SET probe_after_s = LEAST(probe_after_s * 2, %(max_s)s), "
+        "probe_at = outbox.clock() + LEAST(probe_after_s * 2, %(max_s)s) * INTERVAL '1 second' "
+        "WHERE holder = %(holder)s AND kind = 'breaker'",
+        {"holder": holder_of(vendor, account), "max_s": max_s},
+    )
+
+
+def close_breaker(tx: Transaction, vendor: str, account: str) -> bool:
+    """The probe passed: the gates open again."""
+    return _remove(tx, holder_of(vendor, account), "breaker", by="sender", reason="probe passed")
+
+
+def resume(tx: Transaction, vendor: str, account: str, *, by: str, reason: str) -> bool:
+    """A person opens the gates again, whatever closed them. False when they were open."""
+    return _remove(tx, holder_of(vendor, account), None, by=by, reason=reason)
+
+
+def _remove(tx: Transaction, holder: str, kind: str | None, *, by: str, reason: str) -> bool:
+    removed = tx.one(
+        "DELETE FROM outbox.switches WHERE holder = %(holder)s "
+        "AND (%(kind)s::text IS NULL OR kind = %(kind)s) RETURNING kind",
+        {"holder": holder, "kind": kind},
+    )
+    if removed is None:
+        return False
+    log(tx, kind="resumed", actor=by, holder=holder, reason=reason)
+    escalations.close_holder(tx, holder, by=by, verdict="resumed")
+    return True
+
+
+def is_closed(tx: Transaction, vendor: str, account: str) -> bool:
+    """Whether a switch holds this account's rows now (a breaker due for its probe included)."""
+    row = tx.one(
+        "SELECT EXISTS (SELECT FROM outbox.switches WHERE holder = %(holder)s) AS y",
+        {"holder": holder_of(vendor, account)},
+    )
+    return bool(row and row["y"])
+
+
+def listed(tx: Transaction) -> list[dict[str, Any]]:
+    """Every closed switch."""
+    return tx.all("SELECT * FROM outbox.switches ORDER BY holder")
+
+
+def account_problem(tx: Transaction, vendor: str, account: Account) -> str | None:
+    """Whether a name's mode or vendor account changed while it still has unsettled rows."""
+    seen = tx.one(
+        "SELECT mode, vendor_account FROM outbox.accounts "
+        "WHERE vendor = %(vendor)s AND account = %(account)s",
+        {"vendor": vendor, "account": account.name},
+    )
+    if seen is None or (
+        seen["mode"] == account.mode
+        and (not seen["vendor_account"] or seen["vendor_account"] == account.vendor_account)
+    ):
+        return None
+    unsettled = tx.one(
+        "SELECT count(*) AS n FROM outbox.intents WHERE vendor = %(vendor)s "
+        "AND account = %(account)s AND settled_at IS NULL AND mode IS NOT NULL",
+        {"vendor": vendor, "account": account.name},
+    )
+    if not unsettled or not unsettled["n"]:
+        return None
+    was = seen["mode"] if seen["mode"] != account.mode else seen["vendor_account"]
+    return (
+        f"was {was} and has {unsettled['n']} unsettled intents from then; "
+        "give the new credentials another name"
+    )
+
+
+def freeze_account(tx: Transaction, vendor: str, account: Account) -> None:
+    """Remembers what the name stands for now."""
+    tx.run(
+        "INSERT INTO outbox.accounts (vendor, account, mode, vendor_account, seen_at) "
+        "VALUES (%(vendor)s, %(account)s, %(mode)s, %(vendor_account)s, outbox.clock()) "
+        "ON CONFLICT (vendor, account) DO UPDATE SET mode = EXCLUDED.mode, "
+        "vendor_account = EXCLUDED.vendor_account, seen_at = EXCLUDED.seen_at",
+        {
+            "vendor": vendor,
+            "account": account.name,
+            "mode": account.mode,
+            "vendor_account": account.vendor_account,
+        },
+    )
+
+
+def beat(tx: Transaction, role: str, instance: str, detail: Mapping[str, Any] | None = None) -> None:
+    """Records that a role is alive and has just done its work."""
+    tx.run(
+        "INSERT INTO outbox.heartbeats (role, instance, at, detail) "
+        "VALUES (%(role)s, %(instance)s, outbox.clock(), %(detail)s) "
+        "ON CONFLICT (role, instance) DO UPDATE SET at = EXCLUDED.at, detail = EXCLUDED.detail",
+        {"role": role, "instance": instance, "detail": Jsonb(dict(detail or {}))},
+    )
+
+
+def beat_ages_s(tx: Transaction) -> dict[str, float]:
+    """For each role, the seconds since any instance last beat."""
+    rows = tx.all(
+        "SELECT role, EXTRACT(EPOCH FROM outbox.clock() - max(at))::float8 AS age_s "
+        "FROM outbox.heartbeats GROUP BY role"
+    )
+    return {row["role"]: float(row["age_s"]) for row in rows}

@@ -1,0 +1,1 @@
+"""Settles what is in doubt: sweep, look-up, webhooks, escalation, paging, triage."""

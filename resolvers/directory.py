@@ -1,0 +1,68 @@
+"""Who we can talk to: adapters, accounts and contracts by name, built once per process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from outbox.contract import Account, Vendor, VendorContract
+from outbox.contracts import CONTRACTS
+from outbox.intent import gate_prefix
+from outbox.policy import Policy
+from outbox.settings import Settings
+from outbox.store.claims import Sendable
+
+
+class Directory:
+    """The adapters and accounts of one process. Build it after a fork: adapters hold sockets."""
+
+    def __init__(self, settings: Settings, vendors: Mapping[str, Vendor]) -> None:
+        self.settings = settings
+        self._vendors = vendors
+
+    @property
+    def policy(self) -> Policy:
+        """The time policy that every contract here is adapted to."""
+        return self.settings.policy
+
+    def vendor(self, name: str) -> Vendor | None:
+        """The adapter, or None for a vendor this release does not know."""
+        return self._vendors.get(name)
+
+    def account(self, vendor: str, name: str) -> Account | None:
+        """The account, or None where no credentials are configured for it."""
+        return self.settings.account(vendor, name)
+
+    def contract(self, vendor: str) -> VendorContract | None:
+        """The vendor's contract under this process's policy."""
+        found = CONTRACTS.get(vendor)
+        return self.policy.adapted(found) if found else None
+
+    def reach(self, vendor: str, account: str) -> tuple[Vendor, Account, VendorContract] | None:
+        """All three, or None where any is missing here."""
+        adapter, found = self.vendor(vendor), self.account(vendor, account)
+        contract = self.contract(vendor)
+        if adapter is None or found is None or contract is None:
+            return None
+        return adapter, found, contract
+
+    def sendable(self) -> tuple[Sendable, ...]:
+        """Every account this process may claim for."""
+        return tuple(
+            Sendable(
+                vendor=vendor,
+                account=account,
+                window_s=self.policy.usable_window_s(CONTRACTS[vendor]),
+                operations=tuple(sorted(CONTRACTS[vendor].operations)),
+            )
+            for (vendor, _), account in sorted(self.settings.accounts.items())
+            if vendor in self._vendors and vendor in CONTRACTS
+        )
+
+    def gate_prefixes(self) -> list[str]:
+        """What the gates of the reachable accounts begin with."""
+        return [gate_prefix(s.vendor, s.account.name) for s in self.sendable()]
+
+    def close(self) -> None:
+        """Drops the adapters' pooled connections."""
+        for vendor in self._vendors.values():
+            vendor.close()

@@ -1,0 +1,136 @@
+"""Requests as they arrive: whose they are, which attempt, which fault; every one is recorded."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections import Counter
+from dataclasses import dataclass
+
+from vendors.sandbox.errors import Refusal
+from vendors.sandbox.events import Hold
+from vendors.sandbox.execution import LIVE_SUFFIX
+from vendors.sandbox.faults import Fault, Faults
+from vendors.sandbox.ledger import Account, Ledger, dumps, wall_s
+from vendors.sandbox.resources import Operation, route
+from vendors.sandbox.wire import Answer, Request
+
+_API_KEY = re.compile(r"^(?:sk|rk)_(test|live)_(\w+)$")
+
+
+@dataclass(slots=True)
+class Arrival:
+    """A request and what the transport knows of it; `account` is "" without a good API key."""
+
+    request: Request
+    id: str
+    account: str
+    platform: str | None
+    key: str | None
+    operation: Operation | None
+    object_id: str
+    attempt: int
+    at: float
+    settings: Account
+    fault: Fault | None = None
+    status_word: str | None = None
+    hold: Hold | None = None
+
+    def faulty(self, *kinds: str) -> bool:
+        return self.fault is not None and self.fault.kind in kinds
+
+    def headers(self) -> dict[str, str]:
+        headers = {
+            "Content-Type": "application/json",
+            "Request-Id": self.id,
+            "Stripe-Version": self.request.headers.get("stripe-version")
+            or self.settings.api_version,
+        }
+        if self.key:
+            headers["Idempotency-Key"] = self.key
+        return headers
+
+    def error(self, refusal: Refusal) -> Answer:
+        body = dumps({"error": refusal.error}).encode()
+        return Answer(refusal.status, body, {**self.headers(), **refusal.headers})
+
+
+class Arrivals:
+    def __init__(self, ledger: Ledger, faults: Faults) -> None:
+        self._ledger = ledger
+        self._faults = faults
+        self._attempts: Counter[tuple[str, str]] = Counter()
+        self.recount()
+
+    def recount(self) -> None:
+        """Attempt numbers go on where they were, after a restart and after a reset."""
+        self._attempts.clear()
+        for row in self._ledger.all(
+            "select account, coalesce(key, operation) as key, count(*) as n from requests"
+            " where origin = 'client' group by 1, 2"
+        ):
+            self._attempts[row["account"], row["key"]] = row["n"]
+
+    def arrive(
+        self, request: Request, origin: str = "client", attempt: int = 0, only: str = ""
+    ) -> Arrival | None:
+        """Numbers, records, picks the fault. With `only`: None unless a fault of that kind hits."""
+        account, platform = _who(request.headers)
+        operation, object_id = route(request.method, request.path)
+        key = request.headers.get("idempotency-key") or None
+        endpoint = f"{request.method} {request.path}"
+        name = operation.name if operation else endpoint
+        counter = (account, key or name)
+        number = attempt or self._attempts[counter] + 1
+        fault: Fault | None = None
+        word: str | None = None
+        if origin == "client":
+            fault, word = self._faults.pick(account, key, (name, endpoint), number, only)
+        if only and fault is None:
+            return None
+        if origin == "client":
+            self._attempts[counter] = number
+        settings = self._ledger.account(account) if account else Account()
+        arrival = Arrival(
+            request, self._ledger.new_id("req_"), account, platform, key, operation, object_id,
+            number, wall_s() + settings.clock_offset_s, settings, fault, word,
+        )  # fmt: skip
+        self._record(arrival, name, origin, body_read=not only)
+        return arrival
+
+    def _record(self, a: Arrival, name: str, origin: str, body_read: bool) -> None:
+        digest = hashlib.sha256(a.request.body).hexdigest() if body_read else None
+        fault = a.fault.kind if a.fault else None
+        if a.status_word and fault is None:
+            fault = f"status:{a.status_word}"
+        self._ledger.run(
+            "insert into requests (id, account, method, path, operation, key, body_sha256,"
+            " api_version, at, arrived_at, attempt, origin, fault)"
+            " values (?,?,?,?,?,?,?,?,?,?,?,?,?)",
+            a.id, a.account, a.request.method, a.request.path, name, a.key, digest,
+            a.request.headers.get("stripe-version"), a.at, wall_s(), a.attempt, origin, fault,
+        )  # fmt: skip
+
+    def answered(self, a: Arrival, answer: Answer) -> None:
+        """Notes what the client is about to be told."""
+        self._ledger.run(
+            "update requests set status = ?, replayed = ?, should_retry = ?, answered_at = ?"
+            " where id = ?",
+            answer.status, answer.headers.get("Idempotent-Replayed") == "true",
+            answer.headers.get("Stripe-Should-Retry"), wall_s(), a.id,
+        )  # fmt: skip
+
+
+def _who(headers: dict[str, str]) -> tuple[str, str | None]:
+    """(ledger account, platform or None) of a request; ("", None) without a good API key."""
+    scheme, _, given = headers.get("authorization", "").partition(" ")
+    if scheme == "Basic":
+        given = base64.b64decode(given + "==").decode("latin-1").partition(":")[0]
+    match = _API_KEY.match(given)
+    if match is None:
+        return "", None
+    suffix = LIVE_SUFFIX if match[1] == "live" else ""
+    own = f"acct_{match[2]}{suffix}"
+    other = headers.get("stripe-account")
+    return (other + suffix, own) if other and other + suffix != own else (own, None)

@@ -1,0 +1,244 @@
+"""The Stripe adapter: one write under the intent's key, and reads that settle doubt.
+
+The SDK encodes, signs on and knows Stripe's addresses; what an answer means is decided by
+``stripe_answers`` from the raw answer that ``wire`` kept.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
+from typing import Any, cast
+
+import stripe
+from requests import Session
+from stripe import _util
+
+from outbox.contract import Account, Call, Cutoff, Unlimited, VendorContract
+from outbox.outcomes import LookUp, Lost, NotSent, Outcome, Reading, Unreadable, WebhookFact
+from vendors import stripe_lookup, stripe_webhook
+from vendors.stripe_answers import outcome_of, parsed, target_of
+from vendors.stripe_reading import classify, mapping, text
+from vendors.wire import Answer, Sessions, cause_of, exchange, in_exchange
+
+# The SDK's service method of each operation: generic requests would eat body fields that are named
+# like an argument of theirs (``usage`` of a set-up intent).
+_METHODS: Mapping[str, str] = {
+    "customers.create": "customers.create",
+    "payment_intents.create": "payment_intents.create",
+    "payment_intents.confirm": "payment_intents.confirm",
+    "payment_intents.capture": "payment_intents.capture",
+    "payment_intents.cancel": "payment_intents.cancel",
+    "setup_intents.create": "setup_intents.create",
+    "setup_intents.confirm": "setup_intents.confirm",
+    "setup_intents.cancel": "setup_intents.cancel",
+    "invoices.create": "invoices.create",
+    "invoices.finalize": "invoices.finalize_invoice",
+    "invoices.pay": "invoices.pay",
+    "invoice_items.create": "invoice_items.create",
+    "subscriptions.create": "subscriptions.create",
+    "checkout.sessions.create": "checkout.sessions.create",
+    "refunds.create": "refunds.create",
+    "transfers.create": "transfers.create",
+}
+
+
+@dataclass(slots=True)
+class _Client:
+    """One account's client. ``identity`` is Stripe's id of the account once it was asked for."""
+
+    credential: str = field(repr=False)
+    base_url: str
+    sessions: Sessions = field(repr=False)
+    sdk: stripe.StripeClient = field(repr=False)
+    identity: str = ""
+
+
+class StripeVendor:
+    """Stripe's API v1. Safe to use from many threads; after a fork each process makes its own
+    clients (a pooled socket shared by two processes mixes up their answers)."""
+
+    def __init__(self, contract: VendorContract, *, connect_s: float, read_s: float) -> None:
+        self._contract = contract
+        self._timeout_s = (connect_s, read_s)
+        self._lock = threading.Lock()
+        self._clients: dict[str, _Client] = {}
+        self._pid = os.getpid()
+
+    @property
+    def contract(self) -> VendorContract:
+        """The data that this adapter keeps to."""
+        return self._contract
+
+    def perform(self, call: Call) -> Outcome:
+        """One POST under the intent's key; never a second, whatever happens to it."""
+        assert len(call.key) == 32, "a call without its intent's key"
+        assert call.account.credential, "an account without its API key"
+        if _of_other_mode(call.account):
+            return NotSent("credential_of_other_mode", pause=True)
+        key = call.key.hex()
+        header = ("Idempotency-Key", key)
+        options: dict[str, Any] = {
+            "idempotency_key": key,
+            "stripe_version": call.api_version,
+            "max_network_retries": 0,
+        }
+        with exchange(call.method, call.path, call.cutoff, header) as wire:
+            try:
+                client = self._client(call.account)
+                target = target_of(call)
+                send = attrgetter(_METHODS[call.operation])(client.sdk.v1)
+                send(*([target] if target else []), dict(call.params), options)
+            except Exception as error:
+                # Answers with an error status come here too, and are read below from what the
+                # wire kept. A soft time limit of the worker may be what was raised.
+                failure: Exception | None = error
+            else:
+                failure = None
+            if not wire.began:
+                return NotSent(cause_of(failure) if failure else "nothing_sent")
+            try:
+                return _read(call, wire.answer, failure)
+            except Exception as error:
+                return Lost(f"unreadable_answer:{type(error).__name__}")
+
+    def look_up(self, call: Call, since_epoch_s: int) -> LookUp:
+        """Lists and events since then, read to their end; see ``stripe_lookup``."""
+        return self._looked(call, lambda get: stripe_lookup.look_up(get, call, since_epoch_s))
+
+    def retrieve(self, call: Call, receipt_id: str) -> LookUp:
+        """The one object, checked to be this intent's; ``Absent`` where it is not."""
+        return self._looked(call, lambda get: stripe_lookup.retrieve(get, call, receipt_id))
+
+    def read_webhook(
+        self, account: Account, headers: Mapping[str, str], body: bytes, now_epoch_s: int
+    ) -> list[WebhookFact]:
+        """Verified over the raw bytes, then parsed. Raises ``WebhookRefused``."""
+        stripe_webhook.verify(account.webhook_secrets, headers, body, now_epoch_s)
+        return stripe_webhook.facts(body)
+
+    def reread_webhook(self, account: Account, body: bytes) -> list[WebhookFact]:  # noqa: ARG002
+        """Stored bytes that were verified at receipt."""
+        return stripe_webhook.facts(body)
+
+    def classify(self, operation: str, document: Mapping[str, Any]) -> Reading | None:
+        """The one reading of an object for an operation; None where it is no such object."""
+        return classify(operation, document)
+
+    def whoami(self, account: Account) -> str | None:
+        """Stripe's id of the account behind the credential."""
+        try:
+            return self._identity(account, Unlimited(), self._contract.api_version)
+        except Exception:
+            return None
+
+    def close(self) -> None:
+        """Drops pooled connections; clients are made anew when needed."""
+        with self._lock:
+            clients, self._clients = list(self._clients.values()), {}
+        for client in clients:
+            client.sessions.close()
+
+    def _looked(self, call: Call, look: Callable[[stripe_lookup.Get], LookUp]) -> LookUp:
+        account = call.account
+        if _of_other_mode(account):
+            return Unreadable("the credential is of the other mode", pause=True)
+        try:
+            # The list of another account is complete and proves nothing.
+            if account.vendor_account:
+                seen = self._identity(account, call.cutoff, call.api_version)
+                if seen != account.vendor_account:
+                    return Unreadable("the credential is of another account", pause=True)
+            return look(self._getter(account, call.cutoff, call.api_version))
+        except stripe_lookup.Unread as unread:
+            return Unreadable(unread.reason, unread.pause)
+        except Exception as error:
+            return Unreadable(f"unreadable:{type(error).__name__}")
+
+    def _getter(self, account: Account, cutoff: Cutoff, api_version: str) -> stripe_lookup.Get:
+        client = self._client(account)
+
+        def get(path: str, query: Mapping[str, Any]) -> Answer:
+            options = {"stripe_version": api_version, "max_network_retries": 0}
+            with exchange("get", path, cutoff) as wire:
+                reason = ""
+                try:
+                    client.sdk.raw_request("get", path, **query, **options)
+                except Exception as error:
+                    reason = cause_of(error)
+                if wire.answer is None or wire.answer.body is None:
+                    raise stripe_lookup.Unread(f"no_answer:{reason}")
+                return wire.answer
+
+        return get
+
+    def _identity(self, account: Account, cutoff: Cutoff, api_version: str) -> str | None:
+        client = self._client(account)
+        if not client.identity:
+            answer = self._getter(account, cutoff, api_version)("/v1/account", {})
+            if answer.status in (401, 403):
+                raise stripe_lookup.Unread(f"http_{answer.status}", pause=True)
+            if answer.status == 200:
+                client.identity = text(mapping(parsed(answer.body or b"")).get("id"))
+        return client.identity or None
+
+    def _client(self, account: Account) -> _Client:
+        if os.getpid() != self._pid:
+            # A fork copied the pooled sockets, and perhaps a lock that nobody here will release.
+            self._pid, self._lock, self._clients = os.getpid(), threading.Lock(), {}
+        with self._lock:
+            known = self._clients.get(account.name)
+            if known is None or (known.credential, known.base_url) != (
+                account.credential,
+                account.base_url,
+            ):
+                known = self._clients[account.name] = self._new_client(account)
+            return known
+
+    def _new_client(self, account: Account) -> _Client:
+        _silence_sdk()
+        sessions = Sessions(direct=bool(account.base_url))
+        transport = stripe.RequestsClient(
+            timeout=self._timeout_s, session=cast(Session, sessions), verify_ssl_certs=True
+        )
+        addresses = {"api": account.base_url.rstrip("/")} if account.base_url else {}
+        sdk = stripe.StripeClient(
+            account.credential,
+            stripe_version=self._contract.api_version,
+            base_addresses=cast(Any, addresses),
+            max_network_retries=0,
+            http_client=transport,
+        )
+        return _Client(account.credential, account.base_url, sessions, sdk)
+
+
+def _read(call: Call, answer: Answer | None, failure: Exception | None) -> Outcome:
+    if answer is None:
+        return Lost(f"no_answer:{cause_of(failure)}" if failure else "no_answer")
+    outcome = outcome_of(call, answer.status, answer.headers, answer.body or b"")
+    if answer.body is None and isinstance(outcome, Lost):
+        return replace(outcome, reason="cut_answer")
+    return outcome
+
+
+def _of_other_mode(account: Account) -> bool:
+    """Whether the credential says by its own prefix that it belongs to the other mode."""
+    parts = account.credential.split("_")
+    named = parts[1] if len(parts) > 2 else ""
+    return named in ("live", "test") and named != account.mode
+
+
+def _silence_sdk() -> None:
+    """No telemetry (it writes into the home folder), and no log of request bodies."""
+    stripe.enable_telemetry = False
+    stripe.log = None
+    _util.STRIPE_LOG = None
+    logging.getLogger("stripe").addFilter(_outside_exchanges)
+
+
+def _outside_exchanges(_: logging.LogRecord) -> bool:
+    return not in_exchange()

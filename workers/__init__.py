@@ -1,0 +1,1 @@
+"""Celery app, sender, web app, embedded servers and the command line: the composition root."""
