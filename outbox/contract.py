@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 from uuid import UUID
 
-from outbox.outcomes import LookUp, Outcome, WebhookFact
+from outbox.outcomes import LookUp, Outcome, Reading, WebhookFact
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +154,9 @@ class Vendor(Protocol):
         """Reads stored bytes that were verified at receipt: no signature, no age."""
         ...
 
-    def classify(self, operation: str, document: Mapping[str, Any]) -> Any:
-        """The one reading of an object for an operation (a ``Reading``)."""
+    def classify(self, operation: str, document: Mapping[str, Any]) -> Reading | None:
+        """The one reading of an object for an operation; None where the document is not that
+        operation's object, or lacks what would decide: then the object must be retrieved."""
         ...
 
     def whoami(self, account: Account) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +25,7 @@ from outbox.policy import Policy
 from outbox.tool import Scope, WriteTool, is_reserved
 
 _MAX_MONEY = 10**15
+_OBJECT_ID = re.compile(r"[A-Za-z0-9_]{1,255}\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +251,7 @@ def _path(template: str, params: dict[str, Any]) -> str:
     while "{" in path:
         name = path[path.index("{") + 1 : path.index("}")]
         value = params.pop(name, None)
-        if not isinstance(value, str) or not value.replace("_", "").isalnum():
+        if not isinstance(value, str) or not _OBJECT_ID.match(value):
             raise Invalid(f"request.{name}", "must be the id of a vendor object")
         path = path.replace("{" + name + "}", value)
     return path

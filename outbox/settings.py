@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -32,6 +33,7 @@ class Settings:
     host: str = "127.0.0.1"
     port: int = 8000
     environment: str = "production"
+    actor: str = ""
     profile: str = "production"
     pagers: tuple[str, ...] | None = field(default=None, repr=False)
     pager_secret: str = field(default="", repr=False)
@@ -56,6 +58,7 @@ class Settings:
             host=reader.text("OUTBOX_HOST", "127.0.0.1"),
             port=int(reader.number("PORT", 8000, whole=True)),
             environment=reader.text("OUTBOX_ENVIRONMENT", "production"),
+            actor=reader.text("OUTBOX_ACTOR", "") or _system_user(),
             profile=profile,
             pagers=reader.pagers(),
             pager_secret=reader.text("OUTBOX_PAGER_SECRET", ""),
@@ -289,6 +292,14 @@ class _Reader:
         for name in sorted(self.env):
             if name.startswith("OUTBOX_") and name not in self.known:
                 self.problems.append((name, "is not a setting; `outbox config show` lists them"))
+
+
+def _system_user() -> str:
+    """Who runs this process, by the system's own word: names in the environment can be borrowed."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a container's user without an entry
+        return f"uid:{os.getuid()}"
 
 
 def mode_of_credential(credential: str) -> str | None:

@@ -163,8 +163,6 @@ class _Adapter(HTTPAdapter):
 
     def build_response(self, req: Any, resp: Any) -> requests.Response:
         response = super().build_response(req, resp)
-        # SDKs print a vendor's notices as warnings, which a strict process turns into exceptions.
-        response.headers.pop("Stripe-Notice", None)
         _exchange().answer = Answer(response.status_code, response.headers)
         return response
 

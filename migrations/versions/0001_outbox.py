@@ -121,6 +121,8 @@ CREATE UNIQUE INDEX intents_twin
     WHERE told_at IS NULL AND occurrence = 0 AND supersedes IS NULL;
 CREATE INDEX intents_ready ON outbox.intents (gate, due_at, seq)
     WHERE status IN ('pending', 'retryable') AND lane IS NULL AND crashes = 0;
+CREATE INDEX intents_due ON outbox.intents (due_at)
+    WHERE status IN ('pending', 'retryable') AND settled_at IS NULL;
 CREATE INDEX intents_lane ON outbox.intents (lane, seq)
     WHERE lane IS NOT NULL AND settled_at IS NULL;
 -- One unsettled-and-sent intent per ordered lane, as a physical fact.

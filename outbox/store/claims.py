@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, LiteralString
+from uuid import UUID
 
 from psycopg import errors
 from psycopg.types.json import Jsonb
@@ -55,7 +56,9 @@ _MAY = """
     AND NOT (i.status = 'pending' AND i.once_per = 'epoch' AND i.side_effect <> 'compensation'
          AND EXISTS (SELECT FROM outbox.epochs e WHERE e.tenant = i.tenant
                      AND e.run_id = i.run_id AND e.epoch = i.epoch AND e.ended_at IS NOT NULL))
-    AND NOT EXISTS (SELECT FROM closed c WHERE starts_with(i.gate, c.gate_prefix))"""
+    AND NOT EXISTS (SELECT FROM closed c WHERE starts_with(i.gate, c.gate_prefix))
+    AND NOT ((i.status = 'retryable' OR k.window_s IS NULL)
+         AND EXISTS (SELECT FROM outbox.switches WHERE kind = 'clock'))"""
 
 # A breaker that is due for its probe lets one row through; every other switch closes its gates.
 _OPEN = """
@@ -68,7 +71,8 @@ known AS (
     WHERE kind = 'breaker' AND probe_at <= outbox.clock() RETURNING gate_prefix
 ), closed AS (
     SELECT gate_prefix FROM outbox.switches s
-    WHERE NOT EXISTS (SELECT FROM probing p WHERE p.gate_prefix = s.gate_prefix)
+    WHERE kind <> 'clock'
+    AND NOT EXISTS (SELECT FROM probing p WHERE p.gate_prefix = s.gate_prefix)
 )"""
 
 # Distinct gates by a skip scan from a rotating cursor; a closed gate costs one probe, whatever
@@ -156,7 +160,8 @@ UPDATE outbox.intents i SET
         ELSE outbox.clock() + LEAST(i.ttl_s, k.window_s) * INTERVAL '1 second' END
 FROM picked p, known k
 WHERE i.id = p.id AND i.status IN ('pending', 'retryable') AND {_MAY}
-RETURNING {COLUMNS_OF_I}
+RETURNING {COLUMNS_OF_I},
+    EXISTS (SELECT FROM probing b WHERE starts_with(i.gate, b.gate_prefix)) AS probe
 """
 
 _BATCH: LiteralString = f"WITH RECURSIVE {_OPEN}{_GATES}{_TAKE}"
@@ -169,7 +174,8 @@ _HAS_LANES = (
 
 class Claimer:
     """Claims for one process. Remembers where its scans of gates and lanes stopped, so that no
-    gate or lane starves behind those that sort before it."""
+    gate or lane starves behind those that sort before it. ``probes`` are the rows that a tripped
+    breaker let through to see whether the vendor is back."""
 
     def __init__(
         self, store: Store, sendable: tuple[Sendable, ...], *, owner: str, lease_s: float
@@ -183,6 +189,7 @@ class Claimer:
         }
         self._gate = ""
         self._lane = ""
+        self.probes: set[UUID] = set()
 
     def claim(self, limit: int) -> list[Intent]:
         """Up to ``limit`` due rows, leased in one commit. Empty only after a scan from the start."""
@@ -221,4 +228,5 @@ class Claimer:
     def _run(self, sql: LiteralString, *, limit: int, cursor: str) -> list[Intent]:
         with self._store.transaction() as tx:
             rows = tx.all(sql, {**self._params, "limit": limit, "cursor": cursor})
+        self.probes.update(row["id"] for row in rows if row["probe"])
         return [as_intent(row) for row in rows]

@@ -10,8 +10,11 @@ from outbox.store.connection import Transaction
 from outbox.store.intents import COLUMNS, COLUMNS_OF_I, Intent, as_intent
 
 
-def expire_leases(tx: Transaction, *, limit: int, look_in_s: float) -> int:
-    """Leases whose end has passed: the worker is lost, the row is in doubt. Returns how many."""
+def expire_leases(
+    tx: Transaction, *, limit: int, look_in_s: float, max_crashes: int
+) -> int:
+    """Leases whose end has passed: the worker is lost, the row is in doubt. A row that lost
+    ``max_crashes`` workers in a row is due for a person at once. Returns how many."""
     row = tx.one(
         """
         WITH gone AS (
@@ -22,6 +25,8 @@ def expire_leases(tx: Transaction, *, limit: int, look_in_s: float) -> int:
             UPDATE outbox.intents i SET status = 'unknown', version = version + 1,
                 doubt = doubt + 1, crashes = crashes + 1, last_lease_end = lease_until,
                 lease_token = NULL, lease_until = NULL, lease_owner = NULL,
+                escalate_at = CASE WHEN crashes + 1 >= %(max_crashes)s THEN outbox.clock()
+                                   ELSE escalate_at END,
                 due_at = outbox.clock() + %(look_in_s)s * INTERVAL '1 second'
             FROM gone WHERE i.id = gone.id RETURNING i.id, i.lease_no, i.last_sent_at
         ), logged AS (
@@ -31,7 +36,7 @@ def expire_leases(tx: Transaction, *, limit: int, look_in_s: float) -> int:
         )
         SELECT count(*) AS n FROM moved
         """,
-        {"limit": limit, "look_in_s": look_in_s},
+        {"limit": limit, "look_in_s": look_in_s, "max_crashes": max_crashes},
     )
     return int(row["n"]) if row else 0
 
@@ -152,7 +157,7 @@ def withdrawable(tx: Transaction, limit: int) -> list[Intent]:
         SELECT {COLUMNS} FROM outbox.intents i WHERE status = 'retryable' AND (
             window_ends_at <= outbox.clock() OR veto IS NOT NULL OR contradicted_at IS NOT NULL
             OR EXISTS (SELECT FROM outbox.switches s WHERE s.kind <> 'breaker'
-                       AND starts_with(i.gate, s.gate_prefix))
+                       AND (s.kind = 'clock' OR starts_with(i.gate, s.gate_prefix)))
             OR EXISTS (SELECT FROM outbox.escalations e WHERE e.intent_id = i.id
                        AND e.closed_at IS NULL AND e.acked_until > outbox.clock()))
         ORDER BY id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
@@ -191,7 +196,7 @@ def claim_overdue(tx: Transaction, limit: int) -> list[dict[str, Any]]:
             h.id AS lane_head
         FROM outbox.intents i
         LEFT JOIN LATERAL (SELECT holder, kind, reason FROM outbox.switches s
-            WHERE starts_with(i.gate, s.gate_prefix) LIMIT 1) s ON true
+            WHERE starts_with(i.gate, s.gate_prefix) AND s.kind <> 'clock' LIMIT 1) s ON true
         LEFT JOIN LATERAL (SELECT id FROM outbox.intents h WHERE i.lane IS NOT NULL
             AND h.lane = i.lane AND h.settled_at IS NULL AND h.seq < i.seq
             ORDER BY h.seq LIMIT 1) h ON true

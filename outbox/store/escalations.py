@@ -79,7 +79,7 @@ def _open(
             },
         )
         _page(tx, found["id"], new, "trigger")
-    elif detail.get("objects"):
+    elif detail.get("objects") or detail.get("count"):
         tx.run(
             "UPDATE outbox.escalations SET detail = detail || %(detail)s WHERE id = %(id)s",
             {"id": found["id"], "detail": Jsonb(detail)},
@@ -92,19 +92,39 @@ def _id(row: dict[str, Any]) -> UUID:
     return found
 
 
+_TRIGGER = """
+INSERT INTO outbox.pages
+    (escalation_id, pager, dedup_key, action, body, due_at, created_at)
+SELECT %(id)s, '', %(key)s || CASE WHEN n = 0 THEN '' ELSE ':' || n + 1 END, 'trigger', %(body)s,
+    outbox.clock(), outbox.clock()
+FROM (SELECT count(*) AS n FROM outbox.pages WHERE escalation_id = %(id)s AND action = 'trigger'
+      AND body->>'reason' = %(reason)s) before
+ON CONFLICT DO NOTHING
+"""
+_FOLLOW = """
+INSERT INTO outbox.pages
+    (escalation_id, pager, dedup_key, action, body, due_at, created_at)
+SELECT %(id)s, '', t.dedup_key, %(action)s, %(body)s, outbox.clock(), outbox.clock()
+FROM outbox.pages t WHERE t.escalation_id = %(id)s AND t.action = 'trigger'
+AND t.body->>'reason' = %(reason)s AND NOT EXISTS (
+    SELECT FROM outbox.pages f WHERE f.dedup_key = t.dedup_key AND f.action = %(action)s)
+ON CONFLICT DO NOTHING
+"""
+
+
 def _page(tx: Transaction, escalation_id: UUID, reasons: list[str], action: str) -> None:
-    """One page per new reason: a known key with an open alert would notify nobody again.
+    """One page per new reason: a known key with an open alert would notify nobody again, so a
+    reason that comes back gets a key of its own. What follows a trigger carries its key.
 
     ``pager`` is left empty: which target comes first is the paging job's to say.
     """
     for reason in reasons:
         tx.run(
-            "INSERT INTO outbox.pages (escalation_id, pager, dedup_key, action, body, due_at, "
-            "created_at) VALUES (%(id)s, '', %(key)s, %(action)s, %(body)s, outbox.clock(), "
-            "outbox.clock()) ON CONFLICT DO NOTHING",
+            _TRIGGER if action == "trigger" else _FOLLOW,
             {
                 "id": escalation_id,
                 "key": f"outbox:{escalation_id}:{reason}",
+                "reason": reason,
                 "action": action,
                 "body": Jsonb({"reason": reason}),
             },

@@ -7,14 +7,12 @@ again, decide again.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
-from uuid import uuid4
 
 from psycopg.types.json import Jsonb
 
 from outbox.outcomes import Reading
-from outbox.states import TERMINAL, Event, Facts, Status, Verdict, told, transition
+from outbox.states import TERMINAL, Event, Facts, Status, Verdict, transition
 from outbox.store import escalations, settlements
 from outbox.store.connection import Transaction
 from outbox.store.intents import COLUMNS, Intent, as_intent
@@ -228,18 +226,43 @@ def contradict(tx: Transaction, row: Intent, reason: str, objects: list[str], wh
     settlements.write(tx, row, "contradiction")
 
 
-def told_of(row: Intent) -> str:
-    """The word for an agent."""
-    return told(row.state, row.doubt, contradicted=row.contradicted_at is not None).value
+_BUSINESS = f"""
+UPDATE outbox.intents SET version = version + 1, business_status = %(business)s,
+    business_word = %(word)s,
+    business_vendor_time = GREATEST(business_vendor_time, %(vendor_time)s), told_at = NULL
+WHERE id = %(id)s AND version = %(version)s AND status = 'succeeded'
+    AND (business_status, business_word) IS DISTINCT FROM (%(business)s, %(word)s)
+RETURNING {COLUMNS}
+"""
 
 
-def new_token() -> Any:
-    """A token that fences one holder of a lease from every other."""
-    return uuid4()
-
-
-def since(tx: Transaction, moment: datetime) -> float:
-    """Seconds since ``moment`` by the database's clock."""
-    row = tx.one("SELECT EXTRACT(EPOCH FROM outbox.clock() - %(at)s)::float8 AS s", {"at": moment})
-    assert row is not None
-    return float(row["s"])
+def move_business(
+    tx: Transaction, row: Intent, reading: Reading, *, actor: str, source: str
+) -> bool:
+    """Moves the business status of a landed object, with its settlement; False where nothing
+    changed. Which of two readings is newer is for the caller to know."""
+    settlements.lock_consumers(tx)
+    written = tx.one(
+        _BUSINESS,
+        {
+            "id": row.id,
+            "version": row.version,
+            "business": reading.business.value,
+            "word": reading.word,
+            "vendor_time": reading.vendor_time,
+        },
+    )
+    if written is None:
+        return False
+    log(
+        tx,
+        intent_id=row.id,
+        actor=actor,
+        kind="business_moved",
+        from_status=row.status,
+        to_status=row.status,
+        reason=source,
+        detail={"from": row.business_word, "to": reading.word},
+    )
+    settlements.write(tx, as_intent(written), "business")
+    return True

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, LiteralString, assert_never
+from uuid import UUID
 
 from outbox.outcomes import Lost, NotSent, Outcome, Receipt, Refused
 from outbox.states import TERMINAL, Event, Facts, Status, transition
-from outbox.store import settlements
+from outbox.store import escalations, settlements
 from outbox.store.connection import Transaction
 from outbox.store.intents import Intent, lock
 from outbox.store.moves import Change, apply
@@ -210,12 +211,23 @@ def record(tx: Transaction, batch: Sequence[Ended]) -> int:
     return len(late)
 
 
-def _close_escalation(tx: Transaction, intent_id: Any) -> None:
-    from outbox.store import escalations  # noqa: PLC0415
-
+def _close_escalation(tx: Transaction, intent_id: UUID) -> None:
     row = lock(tx, intent_id)
     if row is not None:
         escalations.close_doubt(tx, row, by="sender")
+
+
+def _was_lost(tx: Transaction, intent: Intent) -> bool:
+    """Whether this attempt was counted lost and this is its first answer. A batch whose commit
+    was applied and whose reply was lost is recorded twice, and must count once."""
+    row = tx.one(
+        "SELECT count(*) FILTER (WHERE outcome IN ('lost', 'lease_expired')) AS lost, "
+        "count(*) FILTER (WHERE outcome IN ('not_sent', 'refused', 'receipt')) AS answers "
+        "FROM outbox.attempts WHERE intent_id = %(id)s AND lease_no = %(lease_no)s",
+        {"id": intent.id, "lease_no": intent.lease_no},
+    )
+    # The answer at hand is in the log already.
+    return bool(row and row["lost"] and row["answers"] == 1)
 
 
 def record_late(tx: Transaction, ended: Ended) -> None:
@@ -227,7 +239,7 @@ def record_late(tx: Transaction, ended: Ended) -> None:
     event = event_of(outcome)
     still_ours = row.lease_token is not None and row.lease_token == ended.intent.lease_token
     reading = outcome.reading if isinstance(outcome, Receipt | Refused) else None
-    answered = not still_ours and event in (Event.NOT_SENT, Event.REFUSED)
+    answered = event in (Event.NOT_SENT, Event.REFUSED) and _was_lost(tx, ended.intent)
     apply(
         tx,
         row,

@@ -112,6 +112,55 @@ def is_closed(tx: Transaction, vendor: str, account: str) -> bool:
     return bool(row and row["y"])
 
 
+def clock_is_doubted(tx: Transaction) -> bool:
+    """Whether a clock step or a new timeline suspends re-sends until ``doctor --accept``."""
+    row = tx.one("SELECT EXISTS (SELECT FROM outbox.switches WHERE kind = 'clock') AS y")
+    return bool(row and row["y"])
+
+
+CLOCK_HOLDER = "clock"
+
+
+def doubt_clock(tx: Transaction, reason: str) -> bool:
+    """Suspends re-sends, and sends to vendors without keys: windows and leases cannot be trusted
+    after the clock was set or another history of the database was promoted."""
+    made = tx.one(
+        "INSERT INTO outbox.switches (holder, kind, gate_prefix, reason, set_by, set_at) "
+        "VALUES (%(holder)s, 'clock', '', %(reason)s, 'heartbeat', outbox.clock()) "
+        "ON CONFLICT DO NOTHING RETURNING holder",
+        {"holder": CLOCK_HOLDER, "reason": reason},
+    )
+    if made is None:
+        return False
+    log(tx, kind="clock_doubted", actor="heartbeat", holder=CLOCK_HOLDER, reason=reason)
+    escalations.open_for_holder(tx, CLOCK_HOLDER, ["clock"], {"why": reason})
+    return True
+
+
+def accept_clock(tx: Transaction, *, by: str, reason: str) -> bool:
+    """A person has looked: re-sends may go on. False when nothing was suspended."""
+    return _remove(tx, CLOCK_HOLDER, "clock", by=by, reason=reason)
+
+
+def database_time(tx: Transaction) -> tuple[float, int]:
+    """The database's clock in epoch seconds, and the timeline of its history."""
+    row = tx.one(
+        "SELECT EXTRACT(EPOCH FROM outbox.clock())::float8 AS at, "
+        "(pg_control_checkpoint()).timeline_id AS timeline"
+    )
+    assert row is not None
+    return float(row["at"]), int(row["timeline"])
+
+
+def timeline_changed(tx: Transaction, timeline: int) -> bool:
+    """Compares the database's timeline with the one remembered, and remembers it."""
+    row = tx.one("SELECT detail FROM outbox.heartbeats WHERE role = 'timeline' LIMIT 1")
+    known = row["detail"].get("timeline") if row else None
+    if known != timeline:
+        beat(tx, "timeline", "database", {"timeline": timeline})
+    return known is not None and known != timeline
+
+
 def listed(tx: Transaction) -> list[dict[str, Any]]:
     """Every closed switch."""
     return tx.all("SELECT * FROM outbox.switches ORDER BY holder")
@@ -157,6 +206,15 @@ def freeze_account(tx: Transaction, vendor: str, account: Account) -> None:
             "vendor_account": account.vendor_account,
         },
     )
+
+
+def anything_due(tx: Transaction) -> bool:
+    """Whether any row waits for the sender now, by the partial indexes alone."""
+    row = tx.one(
+        "SELECT EXISTS (SELECT FROM outbox.intents WHERE status IN ('pending', 'retryable') "
+        "AND settled_at IS NULL AND due_at <= outbox.clock()) AS y"
+    )
+    return bool(row and row["y"])
 
 
 def beat(tx: Transaction, role: str, instance: str, detail: Mapping[str, Any] | None = None) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
+from urllib.parse import parse_qsl, urlsplit
 
 Reply = Callable[[socket.socket, bytes], None]
 
@@ -96,3 +98,23 @@ def _read_request(connection: socket.socket) -> bytes:
     while len(body) < length:
         body += connection.recv(65536)
     return head + b"\r\n\r\n" + body
+
+
+class Pages:
+    """A vendor whose lists say what a test wants; ``/v1/account`` answers well."""
+
+    def __init__(self, listed: Callable[[str, Mapping[str, str]], tuple[str, Any]]) -> None:
+        self._listed = listed
+        self.queries: list[tuple[str, dict[str, str]]] = []
+
+    def __call__(self, connection: socket.socket, request: bytes) -> None:
+        target = urlsplit(request.split(b" ", 2)[1].decode())
+        query = dict(parse_qsl(target.query))
+        self.queries.append((target.path, query))
+        status, document = self._listed(target.path, query)
+        body = document if isinstance(document, bytes) else json.dumps(document).encode()
+        connection.sendall(answer(status, body))
+
+
+def page(*items: Any, more: bool = False) -> tuple[str, Any]:
+    return "200 OK", {"object": "list", "data": list(items), "has_more": more}

@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 import stripe
+
 from vendors.sandbox.client import Sandbox
 
 SECRET = "whsec_of_the_test"
@@ -39,7 +40,7 @@ def wait_until(holds: Callable[[], bool]) -> None:
 
 @dataclass
 class Reply:
-    """What a client sees: a status, or in `lost` how the answer was lost (reset, cut, silence)."""
+    """What a client sees: a status, or in `lost` how the answer was lost (reset, closed, cut, silence)."""
 
     status: int | None = None
     headers: dict[str, str] = field(default_factory=dict)
@@ -49,6 +50,12 @@ class Reply:
     @property
     def view(self) -> int | str:
         return self.lost or self.status or "nothing"
+
+
+def response_of(obj: stripe.StripeObject) -> Any:
+    """Status, headers and ids of the answer that carried `obj`."""
+    assert obj.last_response is not None
+    return obj.last_response
 
 
 @dataclass
@@ -86,7 +93,9 @@ class Shop:
             return Reply(lost="cut")
         except TimeoutError:
             return Reply(lost="silence")
-        except (ConnectionError, http.client.RemoteDisconnected):
+        except http.client.RemoteDisconnected:
+            return Reply(lost="closed")
+        except ConnectionError:
             return Reply(lost="reset")
         finally:
             connection.close()
@@ -95,6 +104,12 @@ class Shop:
         return self.post(
             "/v1/payment_intents", {**CHARGE, "metadata[outbox_id]": key}, key, **options
         )
+
+    def pay(self, key: str | None = None, **params: Any) -> stripe.PaymentIntent:
+        """A confirmed charge by the SDK; `params` add to it and replace."""
+        merged: Any = {**CHARGE, "confirm": True, **params}
+        options: Any = {"idempotency_key": key} if key else {}
+        return self.client.v1.payment_intents.create(merged, options)
 
     def effects(self, key: str | None = None) -> list[dict[str, Any]]:
         return self.sandbox.effects(self.name, key)
@@ -114,7 +129,7 @@ def open_shop(sandbox: Sandbox) -> Iterator[Shop]:
         http_client=http_client,
     )
     yield Shop(sandbox, name, client)
-    http_client.close()
+    http_client.close()  # type: ignore[no-untyped-call]
 
 
 @dataclass
@@ -131,14 +146,15 @@ class Receiver:
     def next_event(self) -> dict[str, Any]:
         """The next delivery, verified by the SDK."""
         header, body = self.next()
-        return stripe.Webhook.construct_event(body, header, SECRET).to_dict()
+        found: dict[str, Any] = stripe.Webhook.construct_event(body, header, SECRET).to_dict()
+        return found
 
     def nothing_more(self) -> bool:
         return self.deliveries.empty()
 
 
 @contextmanager
-def receiver() -> Iterator[Receiver]:
+def receiver(port: int = 0) -> Iterator[Receiver]:
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
@@ -150,7 +166,7 @@ def receiver() -> Iterator[Receiver]:
         def log_message(self, format: str, *args: Any) -> None:
             pass
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
     found = Receiver(f"http://127.0.0.1:{server.server_port}/hooks")
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()

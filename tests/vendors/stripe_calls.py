@@ -10,7 +10,10 @@ from typing import Any
 from outbox.contract import Account, Call, Cutoff, Unlimited
 from outbox.intent import draft
 from outbox.tool import Scope, WriteTool
+from tests.vendors.raw_server import answer
+from vendors.sandbox.client import Sandbox
 
+SECRET = "sk_test_SECRETMARK"
 WEBHOOK_SECRET = "whsec_current"
 NOWHERE = Account("nowhere", "test", credential="sk_test_nowhere", base_url="http://127.0.0.1:9")
 
@@ -65,3 +68,24 @@ def payment_intent(call: Call, **fields: Any) -> dict[str, Any]:
     """A payment intent that the call made."""
     base = {"id": "pi_1", "object": "payment_intent", "status": "succeeded", "amount": 1999}
     return marked(call, **{**base, "currency": "usd", **fields})
+
+
+def at(url: str) -> Account:
+    return Account("a", "test", credential=SECRET, base_url=url)
+
+
+def ok(call: Call) -> bytes:
+    return answer("200 OK", json.dumps(payment_intent(call)).encode())
+
+
+def lines(request: bytes) -> list[str]:
+    return request.partition(b"\r\n\r\n")[0].decode().split("\r\n")
+
+
+def header(request: bytes, name: str) -> list[str]:
+    return [line.partition(": ")[2] for line in lines(request) if line.lower().startswith(name)]
+
+
+def since(sandbox: Sandbox, account: Account) -> int:
+    """A while ago, by the vendor's clock for this account."""
+    return int(sandbox.now(account.vendor_account)) - 600

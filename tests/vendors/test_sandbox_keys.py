@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import stripe
-from tests.vendors.sandbox_shop import CHARGE, Shop, open_shop
+
+from tests.vendors.sandbox_shop import CHARGE, Shop, open_shop, response_of
 from vendors.sandbox.client import Sandbox
 
 DAY_S = 24 * 3600
@@ -40,8 +41,9 @@ def test_the_sdk_sees_a_replay(shop: Shop) -> None:
     params: Any = {"email": "a@example.com"}
     made = [shop.client.v1.customers.create(params, {"idempotency_key": "k"}) for _ in range(2)]
     assert made[0].id == made[1].id
-    assert [m.last_response.headers.get("Idempotent-Replayed") for m in made] == [None, "true"]
-    assert made[1].last_response.idempotency_key == "k"
+    seen = [response_of(one).headers.get("Idempotent-Replayed") for one in made]
+    assert seen == [None, "true"]
+    assert response_of(made[1]).idempotency_key == "k"
 
 
 def test_the_order_of_parameters_does_not_matter_and_their_values_do(shop: Shop) -> None:
@@ -52,12 +54,13 @@ def test_the_order_of_parameters_does_not_matter_and_their_values_do(shop: Shop)
     assert "idempotent-replayed" not in other.headers
 
 
-def test_a_key_belongs_to_one_endpoint(shop: Shop) -> None:
-    intent = json.loads(shop.post("/v1/payment_intents", {"amount": 5, "currency": "usd"}, "k").body)
-    path = f"/v1/payment_intents/{intent['id']}/confirm"
+def test_a_key_belongs_to_one_endpoint_even_with_the_same_parameters(shop: Shop) -> None:
+    form = {"metadata[a]": "1"}
+    assert shop.post("/v1/customers", form, "k1").status == 200
+    assert error(shop.post("/v1/setup_intents", form, "k1"))["type"] == "idempotency_error"
+    intent = shop.client.v1.payment_intents.create({"amount": 5, "currency": "usd"})
     with pytest.raises(stripe.IdempotencyError):
-        shop.client.v1.payment_intents.confirm(intent["id"], {}, {"idempotency_key": "k"})
-    assert error(shop.post(path, {}, "k"))["type"] == "idempotency_error"
+        shop.client.v1.payment_intents.confirm(intent.id, {}, {"idempotency_key": "k1"})
 
 
 def test_a_key_belongs_to_one_account(shop: Shop, sandbox: Sandbox) -> None:
@@ -83,6 +86,14 @@ def test_a_key_is_forgotten_24_hours_after_its_first_use_by_the_vendors_clock(sh
     shop.sandbox.set_account(shop.name, clock_offset_s=DAY_S + 1)
     assert "idempotent-replayed" not in shop.charge("k1").headers
     assert len(shop.effects("k1")) == 2
+    assert set(shop.violations()) == {"post_after_window", "more_than_one_effect"}
+
+
+def test_the_window_of_an_account_can_be_shorter(shop: Shop) -> None:
+    shop.sandbox.set_account(shop.name, key_window_s=40)
+    shop.charge("k1")
+    shop.sandbox.set_account(shop.name, clock_offset_s=41)
+    assert "idempotent-replayed" not in shop.charge("k1").headers
     assert set(shop.violations()) == {"post_after_window", "more_than_one_effect"}
 
 
@@ -130,7 +141,7 @@ def test_what_validation_refused_is_not_stored(
 
 
 def test_authentication_comes_before_the_key_and_stores_nothing(shop: Shop) -> None:
-    for wrong in ("", "Bearer nonsense", "Bearer pk_test_x", "Basic !!!"):
+    for wrong in ("", "Bearer nonsense", "Bearer pk_test_x", "Basic !!!", "Basic A"):
         assert shop.charge("k1", Authorization=wrong).status == 401
     assert "idempotent-replayed" not in shop.charge("k1").headers
 
@@ -153,6 +164,16 @@ def test_the_key_comes_before_validation(shop: Shop) -> None:
 def test_a_key_has_at_most_255_characters(shop: Shop) -> None:
     assert shop.charge("k" * 255).status == 200
     assert shop.charge("k" * 256).status == 400
+
+
+def test_a_key_and_a_body_may_hold_any_characters(shop: Shop) -> None:
+    for _ in range(2):
+        reply = shop.post(
+            "/v1/customers", {"name": "Zoë & Ümit=[1]"}, "ключ".encode().decode("latin-1")
+        )
+        assert json.loads(reply.body)["name"] == "Zoë & Ümit=[1]"
+    assert reply.headers["idempotent-replayed"] == "true"
+    assert len(shop.effects()) == 1
 
 
 def test_keys_on_get_and_delete_have_no_effect(shop: Shop) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import multiprocessing
@@ -10,7 +9,6 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -18,62 +16,23 @@ from typing import Any
 
 import pytest
 
-from outbox.contract import Account, Call, TooLate
+from outbox.contract import Call, Unlimited
 from outbox.outcomes import Lost, NotSent, Outcome, Receipt, Unreadable
 from tests.vendors.raw_server import RawServer, answer, replying
-from tests.vendors.stripe_calls import CHARGE, call_of, payment_intent
+from tests.vendors.stripe_calls import (
+    CHARGE,
+    SECRET,
+    at,
+    call_of,
+    header,
+    lines,
+    ok,
+    payment_intent,
+)
 from vendors import wire
-from vendors.registry import build
 from vendors.stripe import StripeVendor
 
-SECRET = "sk_test_SECRETMARK"
 ARGUMENT = "ARGUMENTMARK"
-
-
-class Watchdog:
-    """The sender's part: it holds the attached socket and shuts it from another thread."""
-
-    def __init__(self) -> None:
-        self.attached = threading.Event()
-        self.sockets: list[socket.socket] = []
-
-    def attach(self, sock: socket.socket) -> None:
-        self.sockets.append(sock)
-        self.attached.set()
-
-    def shut(self) -> None:
-        self.sockets[-1].shutdown(socket.SHUT_RDWR)
-
-
-class Closed:
-    """A claim whose time to start has passed."""
-
-    def attach(self, sock: Any) -> None:
-        raise TooLate
-
-
-@pytest.fixture
-def quick() -> Iterator[StripeVendor]:
-    built = build("stripe", connect_s=0.3, read_s=0.5)
-    assert isinstance(built, StripeVendor)
-    yield built
-    built.close()
-
-
-def at(url: str) -> Account:
-    return Account("a", "test", credential=SECRET, base_url=url)
-
-
-def ok(call: Call) -> bytes:
-    return answer("200 OK", json.dumps(payment_intent(call)).encode())
-
-
-def lines(request: bytes) -> list[str]:
-    return request.partition(b"\r\n\r\n")[0].decode().split("\r\n")
-
-
-def header(request: bytes, name: str) -> list[str]:
-    return [line.partition(": ")[2] for line in lines(request) if line.lower().startswith(name)]
 
 
 def test_the_first_byte_carries_the_intents_key_and_its_version(vendor: StripeVendor) -> None:
@@ -156,160 +115,6 @@ def test_no_redirect_is_followed(vendor: StripeVendor) -> None:
     assert outcome.wire.http_status == 302
 
 
-def test_too_late_sends_nothing_on_a_new_connection(vendor: StripeVendor) -> None:
-    with RawServer(replying(b"")) as server:
-        outcome = vendor.perform(call_of(account=at(server.url), cutoff=Closed()))
-        assert server.requests == []
-    assert outcome == NotSent("too_late")
-
-
-def test_too_late_sends_nothing_on_a_pooled_connection(vendor: StripeVendor) -> None:
-    first = call_of()
-    with RawServer(replying(ok(first))) as server:
-        account = at(server.url)
-        assert isinstance(vendor.perform(replace(first, account=account)), Receipt)
-        assert vendor.perform(call_of(account=account, cutoff=Closed())) == NotSent("too_late")
-        assert len(server.requests) == 1
-
-
-def test_connections_are_reused_and_each_request_passes_the_gate(vendor: StripeVendor) -> None:
-    call = call_of()
-    with RawServer(replying(ok(call))) as server:
-        watchdog = Watchdog()
-        call = replace(call, account=at(server.url), cutoff=watchdog)
-        for _ in range(3):
-            assert isinstance(vendor.perform(call), Receipt)
-        assert server.connections == 1
-        assert len(watchdog.sockets) == 3
-
-
-def test_a_pooled_connection_that_the_server_closed_is_not_written_to(
-    vendor: StripeVendor,
-) -> None:
-    call = call_of()
-    closed = threading.Event()
-
-    def once(connection: socket.socket, _: bytes) -> None:
-        connection.sendall(ok(call))
-        connection.shutdown(socket.SHUT_WR)
-        closed.set()
-
-    with RawServer(once) as server:
-        call = replace(call, account=at(server.url))
-        for _ in range(3):
-            closed.clear()
-            assert isinstance(vendor.perform(call), Receipt)
-            assert closed.wait(10)
-        assert server.connections == 3
-
-
-def test_a_connection_that_idled_too_long_is_not_trusted(
-    vendor: StripeVendor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    call = call_of()
-    with RawServer(replying(ok(call))) as server:
-        call = replace(call, account=at(server.url))
-        assert isinstance(vendor.perform(call), Receipt)
-        monkeypatch.setattr(wire, "_IDLE_LIMIT_S", -1.0)
-        assert isinstance(vendor.perform(call), Receipt)
-        assert server.connections == 2
-
-
-@pytest.mark.parametrize("behaviour", ["hanging", "dripping"])
-def test_the_watchdog_ends_an_answer_that_does_not_end(
-    vendor: StripeVendor, behaviour: str
-) -> None:
-    """A read time-out starts anew with each byte: only the cut-off bounds the whole call."""
-    stop = threading.Event()
-
-    def reply(connection: socket.socket, _: bytes) -> None:
-        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
-        while not stop.wait(0.02):
-            if behaviour == "dripping":
-                connection.sendall(b" ")
-
-    with RawServer(reply) as server, ThreadPoolExecutor(1) as pool:
-        watchdog = Watchdog()
-        performed = pool.submit(vendor.perform, call_of(account=at(server.url), cutoff=watchdog))
-        assert server.arrived.wait(10)
-        assert not performed.done()
-        watchdog.shut()
-        outcome = performed.result(10)
-        stop.set()
-    assert isinstance(outcome, Lost)
-    assert outcome.veto == ""
-
-
-def refused() -> tuple[str, Callable[[], None]]:
-    listener = socket.create_server(("127.0.0.1", 0))
-    port = listener.getsockname()[1]
-    listener.close()
-    return f"http://127.0.0.1:{port}", lambda: None
-
-
-def unresolved() -> tuple[str, Callable[[], None]]:
-    return "http://no-such-host.invalid", lambda: None
-
-
-def unanswered() -> tuple[str, Callable[[], None]]:
-    """A listener whose backlog is full does not complete a handshake."""
-    listener = socket.socket()
-    listener.bind(("127.0.0.1", 0))
-    listener.listen(0)
-    waiting = [socket.socket() for _ in range(4)]
-    for each in waiting:
-        each.setblocking(False)
-        each.connect_ex(listener.getsockname())
-
-    def close() -> None:
-        for each in (listener, *waiting):
-            each.close()
-
-    return f"http://127.0.0.1:{listener.getsockname()[1]}", close
-
-
-def no_tls() -> tuple[str, Callable[[], None]]:
-    """A server that answers a TLS greeting with plain text."""
-    listener = socket.create_server(("127.0.0.1", 0))
-
-    def serve() -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                connection, _ = listener.accept()
-                with connection, contextlib.suppress(ConnectionError):
-                    connection.recv(65536)
-                    connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-                    connection.recv(65536)
-
-    thread = threading.Thread(target=serve, daemon=True)
-    thread.start()
-
-    def close() -> None:
-        listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-        thread.join(10)
-
-    return f"https://127.0.0.1:{listener.getsockname()[1]}", close
-
-
-@pytest.mark.parametrize("unreachable", [refused, unresolved, unanswered, no_tls])
-def test_what_never_got_a_connection_was_surely_not_sent(
-    quick: StripeVendor, unreachable: Callable[[], tuple[str, Callable[[], None]]]
-) -> None:
-    url, close = unreachable()
-    outcome = quick.perform(call_of(account=at(url)))
-    assert isinstance(outcome, NotSent)
-    assert not outcome.pause
-    assert not outcome.throttled
-    assert isinstance(quick.look_up(call_of(account=at(url)), 0), Unreadable)
-    close()
-
-
-def test_a_silent_server_is_lost_at_the_read_timeout(quick: StripeVendor) -> None:
-    with RawServer(lambda _, __: None) as server:
-        assert isinstance(quick.perform(call_of(account=at(server.url))), Lost)
-
-
 def test_a_credential_of_the_other_mode_never_leaves(vendor: StripeVendor) -> None:
     with RawServer(replying(b"")) as server:
         account = replace(at(server.url), credential="sk_live_x")
@@ -318,25 +123,6 @@ def test_a_credential_of_the_other_mode_never_leaves(vendor: StripeVendor) -> No
         assert outcome.pause
         assert isinstance(vendor.look_up(call_of(account=account), 0), Unreadable)
         assert server.connections == 0
-
-
-def test_a_second_request_under_one_exchange_is_impossible() -> None:
-    class Nothing:
-        def attach(self, sock: Any) -> None: ...
-
-    with wire.exchange("post", "/v1/x", Nothing(), ("Idempotency-Key", "k")) as one:
-        for method, url, headers in [
-            ("GET", "/v1/x", {"Idempotency-Key": "k"}),
-            ("POST", "/v1/y", {"Idempotency-Key": "k"}),
-            ("POST", "/v1/x", {"Idempotency-Key": "other"}),
-            ("POST", "/v1/x", {}),
-        ]:
-            with pytest.raises(wire.WrongRequest):
-                one.start(None, method, url, headers)
-        assert not one.began
-        one.start(None, "POST", "/v1/x?a=b", {"idempotency-key": b"k"})  # type: ignore[dict-item]
-        with pytest.raises(wire.WrongRequest):
-            one.start(None, "POST", "/v1/x", {"Idempotency-Key": "k"})
 
 
 def test_neither_proxies_nor_netrc_of_this_host_touch_a_configured_address(
@@ -356,21 +142,32 @@ def test_neither_proxies_nor_netrc_of_this_host_touch_a_configured_address(
         assert header(server.requests[0], "authorization:") == [f"Bearer {SECRET}"]
 
 
+def test_a_netrc_of_this_host_does_not_replace_the_credential(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """At the vendor's own address the environment's proxies count, its passwords do not."""
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine 127.0.0.1 login somebody password else\n")
+    netrc.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(netrc))
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    sessions = wire.Sessions()
+    with RawServer(replying(answer("200 OK"))) as server:
+        with wire.exchange("get", "/v1/x", Unlimited()):
+            sessions.request("get", server.url + "/v1/x", headers={"Authorization": "Bearer k"})
+        assert header(server.requests[0], "authorization:") == ["Bearer k"]
+    sessions.close()
+
+
 def test_no_cookie_of_the_vendor_comes_back(vendor: StripeVendor) -> None:
     call = call_of()
-    raw = answer("200 OK", json.dumps(payment_intent(call)).encode(), "Set-Cookie: a=b; Path=/")
+    body = json.dumps(payment_intent(call)).encode()
+    raw = answer("200 OK", body, "Set-Cookie: a=b; Path=/", "Stripe-Notice: an old version")
     with RawServer(replying(raw)) as server:
         call = replace(call, account=at(server.url))
-        vendor.perform(call)
-        vendor.perform(call)
+        for _ in range(2):
+            assert isinstance(vendor.perform(call), Receipt)
         assert header(server.requests[1], "cookie:") == []
-
-
-def test_a_notice_of_the_vendor_does_not_break_a_strict_process(vendor: StripeVendor) -> None:
-    call = call_of()
-    raw = answer("200 OK", json.dumps(payment_intent(call)).encode(), "Stripe-Notice: old version")
-    with RawServer(replying(raw)) as server:
-        assert isinstance(vendor.perform(replace(call, account=at(server.url))), Receipt)
 
 
 def test_neither_secret_nor_argument_is_in_an_outcome_a_log_or_on_stderr(
@@ -448,12 +245,14 @@ def test_threads_do_not_share_a_connection(vendor: StripeVendor) -> None:
         (key,) = header(request, "idempotency-key:")
         connection.sendall(ok(by_key[key]))
 
+    def perform(call: Call) -> list[Outcome]:
+        return [vendor.perform(call) for _ in range(3)]
+
     with RawServer(reply) as server, ThreadPoolExecutor(8) as pool:
         account = at(server.url)
-        outcomes: list[Outcome] = list(
-            pool.map(vendor.perform, [replace(call, account=account) for call in calls])
-        )
-    assert all(isinstance(outcome, Receipt) for outcome in outcomes)
+        outcomes = list(pool.map(perform, [replace(call, account=account) for call in calls]))
+        assert server.connections == 8
+    assert all(isinstance(each, Receipt) for own in outcomes for each in own)
 
 
 def test_a_soft_limit_that_falls_into_a_call_is_lost(vendor: StripeVendor) -> None:

@@ -172,12 +172,15 @@ def test_a_pid_file_left_by_a_machine_crash_does_not_stop_the_start(folder: Path
     # The number now belongs to a program of the same user that is no Postgres.
     owner = (folder / "postgres").stat()
     as_owner = {"user": owner.st_uid, "group": owner.st_gid} if os.geteuid() == 0 else {}
-    with subprocess.Popen(["sleep", "1000"], cwd="/", **as_owner) as other:  # type: ignore[call-overload]
+    other = subprocess.Popen(["sleep", "1000"], cwd="/", **as_owner)  # type: ignore[call-overload]
+    try:
         words = f"{other.pid}\n{folder / 'postgres'}\n0\n5432\n/tmp\n\n0 0\nready\n"
         (folder / "postgres" / "postmaster.pid").write_text(words)
         with Servers.start(folder, valkey=False) as servers, connect(servers) as connection:
             assert connection.execute("SELECT 1").fetchone() == (1,)
+    finally:
         other.kill()
+        other.wait()
 
 
 def test_the_run_folder_of_a_dead_machine_is_removed_by_the_next_run(

@@ -84,7 +84,10 @@ def main() -> int:
     )
     try:
         asyncio.run(run(parser.parse_args()))
-    except (sqlite3.Error, OSError, RuntimeError) as failed:
+    except sqlite3.OperationalError as failed:
+        print(f"sandbox: --db: {failed}; one sandbox at a time may use a file", file=sys.stderr)
+        return 1
+    except (OSError, RuntimeError) as failed:
         print(f"sandbox: {failed}", file=sys.stderr)
         return 1
     return 0

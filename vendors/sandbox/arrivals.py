@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from vendors.sandbox.errors import Refusal
 from vendors.sandbox.events import Hold
 from vendors.sandbox.execution import LIVE_SUFFIX
-from vendors.sandbox.faults import Fault, Faults
+from vendors.sandbox.faults import Fault, Faults, Picked
 from vendors.sandbox.ledger import Account, Ledger, dumps, wall_s
 from vendors.sandbox.resources import Operation, route
 from vendors.sandbox.wire import Answer, Request
 
-_API_KEY = re.compile(r"^(?:sk|rk)_(test|live)_(\w+)$")
+_API_KEY = re.compile(r"^(?:sk|rk)_(test|live)_([\w-]+)$")
+_CONNECTED = re.compile(r"^acct_[\w-]+$")
 
 
 @dataclass(slots=True)
@@ -33,12 +34,21 @@ class Arrival:
     attempt: int
     at: float
     settings: Account
-    fault: Fault | None = None
-    status_word: str | None = None
+    picked: Picked
     hold: Hold | None = None
 
-    def faulty(self, *kinds: str) -> bool:
-        return self.fault is not None and self.fault.kind in kinds
+    @property
+    def fault(self) -> Fault | None:
+        """What goes wrong at the vendor itself, in the layers."""
+        return self.picked.vendor
+
+    @property
+    def status_word(self) -> str | None:
+        wished = self.picked.status
+        return None if wished is None else wished.kind.removeprefix("status:")
+
+    def faulty(self, kind: str) -> bool:
+        return self.fault is not None and self.fault.kind == kind
 
     def headers(self) -> dict[str, str]:
         headers = {
@@ -83,33 +93,30 @@ class Arrivals:
         name = operation.name if operation else endpoint
         counter = (account, key or name)
         number = attempt or self._attempts[counter] + 1
-        fault: Fault | None = None
-        word: str | None = None
+        picked = Picked()
         if origin == "client":
-            fault, word = self._faults.pick(account, key, (name, endpoint), number, only)
-        if only and fault is None:
+            picked = self._faults.pick(account, key, (name, endpoint), number, only)
+        if only and picked.transport is None:
             return None
         if origin == "client":
             self._attempts[counter] = number
         settings = self._ledger.account(account) if account else Account()
         arrival = Arrival(
             request, self._ledger.new_id("req_"), account, platform, key, operation, object_id,
-            number, wall_s() + settings.clock_offset_s, settings, fault, word,
+            number, wall_s() + settings.clock_offset_s, settings, picked,
         )  # fmt: skip
         self._record(arrival, name, origin, body_read=not only)
         return arrival
 
     def _record(self, a: Arrival, name: str, origin: str, body_read: bool) -> None:
         digest = hashlib.sha256(a.request.body).hexdigest() if body_read else None
-        fault = a.fault.kind if a.fault else None
-        if a.status_word and fault is None:
-            fault = f"status:{a.status_word}"
         self._ledger.run(
             "insert into requests (id, account, method, path, operation, key, body_sha256,"
             " api_version, at, arrived_at, attempt, origin, fault)"
             " values (?,?,?,?,?,?,?,?,?,?,?,?,?)",
             a.id, a.account, a.request.method, a.request.path, name, a.key, digest,
-            a.request.headers.get("stripe-version"), a.at, wall_s(), a.attempt, origin, fault,
+            a.request.headers.get("stripe-version"), a.at, wall_s(), a.attempt, origin,
+            str(a.picked) or None,
         )  # fmt: skip
 
     def answered(self, a: Arrival, answer: Answer) -> None:
@@ -125,12 +132,17 @@ class Arrivals:
 def _who(headers: dict[str, str]) -> tuple[str, str | None]:
     """(ledger account, platform or None) of a request; ("", None) without a good API key."""
     scheme, _, given = headers.get("authorization", "").partition(" ")
-    if scheme == "Basic":
-        given = base64.b64decode(given + "==").decode("latin-1").partition(":")[0]
-    match = _API_KEY.match(given)
-    if match is None:
+    match = _API_KEY.match(_basic_user(given) if scheme == "Basic" else given)
+    other = headers.get("stripe-account")
+    if match is None or (other and not _CONNECTED.match(other)):
         return "", None
     suffix = LIVE_SUFFIX if match[1] == "live" else ""
     own = f"acct_{match[2]}{suffix}"
-    other = headers.get("stripe-account")
     return (other + suffix, own) if other and other + suffix != own else (own, None)
+
+
+def _basic_user(credentials: str) -> str:
+    try:
+        return base64.b64decode(credentials).decode("latin-1").partition(":")[0]
+    except ValueError:
+        return ""

@@ -17,7 +17,9 @@ Request faults (`fault`): kind, account, key ("*"), endpoint ("POST *"; a patter
 counted per key, per endpoint without one), after_s, lose ("reset", "hang", "close": how an answer
 is lost), status (of do_not_retry), times (None: no limit). Kinds and what they do:
 `vendors.sandbox.faults.REQUEST_KINDS`, and `status:<word>` (processing, requires_capture,
-requires_action, canceled, or a word nobody has heard of), which combines with the others.
+requires_action, canceled, or a word nobody has heard of). Of the rows that match a request, the
+first of each layer applies: one of the transport (TRANSPORT_KINDS), one of the vendor
+(VENDOR_KINDS), one status; so a stored 500 can be lost on the way too.
 
 Webhook faults (`webhook_fault`): kind, account, type ("payment_intent.*"), after_s, first_tries,
 times. Kinds: `vendors.sandbox.faults.WEBHOOK_KINDS`.
@@ -92,6 +94,9 @@ class Sandbox:
         assert process.stdout is not None
         line = process.stdout.readline()
         if not line:
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    pipe.close()
             raise SandboxRefused(f"the sandbox ended with code {process.wait()}; see its stderr")
         ready = json.loads(line)
         return cls(ready["url"], ready["admin"], process)
@@ -131,7 +136,8 @@ class Sandbox:
 
     @staticmethod
     def api_key(account: str, *, live: bool = False) -> str:
-        return f"sk_{'live' if live else 'test'}_{account.removeprefix('acct_')}"
+        name, _, mode = account.removeprefix("acct_").partition("/")
+        return f"sk_{'live' if live or mode == 'live' else 'test'}_{name}"
 
     # ---- accounts
 
@@ -141,8 +147,8 @@ class Sandbox:
 
     def set_account(self, account: str, **settings: Any) -> Json:
         """Any field of `vendors.sandbox.ledger.Account`: clock_offset_s, honours_keys, livemode,
-        events_lag_s, search_lag_s, search_enabled, api_version, any_customer, conflict_type,
-        requests_per_s, webhook_retry_s, webhook_timeout_s."""
+        key_window_s (24 h), events_lag_s, search_lag_s, search_enabled, api_version, any_customer,
+        conflict_type, requests_per_s, webhook_retry_s, webhook_timeout_s."""
         return self._object("POST", "/account", account=account, **settings)
 
     def now(self, account: str) -> float:

@@ -3,8 +3,8 @@
 A request row is {kind, account, key, endpoint, attempts, after_s, lose, status, times}. It matches
 by account, key ("*": any), endpoint (a pattern over `payment_intents.create` and over
 `POST /v1/payment_intents`; "POST *" unless given), and attempts (a list counted from 1 per key, or
-per endpoint where there is no key; null: all). The first row that matches applies; `times` limits
-how often. `status:<word>` rows combine with others.
+per endpoint where there is no key; null: all). Of the rows that match, the first of each layer
+applies: one of the transport, one of the vendor, one `status:<word>`. `times` limits how often.
 
 A webhook row is {kind, account, type, after_s, first_tries, times}; all that match apply together.
 """
@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from vendors.sandbox.ledger import Ledger
 
-REQUEST_KINDS = {
+TRANSPORT_KINDS = {
     "refuse": "reset once the head is read; the body is never read",
     "lost_request": "read, then the connection is lost; never executed",
     "lost_ack": "executed and committed, then the connection is lost",
@@ -29,6 +29,11 @@ REQUEST_KINDS = {
     "empty_200": "executed; an empty 200",
     "bad_gateway_before": "502 with HTML, never executed",
     "bad_gateway_after": "executed, then 502 with HTML",
+    "redirect_302": "302 to another object of the same kind, or to the list",
+    "redelivery": "the transport delivers the request twice; the second result is discarded",
+    "hang": "read, never executed, never answered",
+}
+VENDOR_KINDS = {
     "stored_500_no_object": "execution fails: 500, stored under the key",
     "stored_500_object_later": "500 stored; the vendor creates the object by itself after_s later",
     "stored_500_rolled_back": "500 stored; what was created is cancelled, or undone without trace",
@@ -36,15 +41,13 @@ REQUEST_KINDS = {
     "rate_limited_429": "429 from the limiter, with Retry-After (after_s, at least 1)",
     "lock_timeout_429": "429 lock_timeout, with Stripe-Should-Retry: true",
     "unavailable_503": "503 before execution, with Stripe-Should-Retry: true",
-    "redirect_302": "302 to another object of the same kind, or to the list",
-    "redelivery": "the transport delivers the request twice; the second result is discarded",
     "unauthorized_401": "401, not executed",
     "forbidden_403": "403, not executed",
     "do_not_retry": "`status` (503) with Stripe-Should-Retry: false, not executed",
-    "hang": "read, never executed, never answered",
     "pruned_early": "the key is forgotten before this request arrives",
     "version_changed_replay": "a replay comes in another API version and other bytes",
 }
+REQUEST_KINDS = TRANSPORT_KINDS | VENDOR_KINDS
 WEBHOOK_KINDS = {
     "duplicate": "the same event is delivered twice",
     "reorder": "the events of one request are delivered last first",
@@ -86,6 +89,25 @@ class Fault:
             isinstance(self.attempts, list) and all(isinstance(n, int) for n in self.attempts)
         ):
             raise ValueError(f"attempts: a list of numbers from 1, or null, not {self.attempts!r}")
+
+
+@dataclass(slots=True)
+class Picked:
+    """The faults of one request, one per layer."""
+
+    transport: Fault | None = None
+    vendor: Fault | None = None
+    status: Fault | None = None
+
+    def __str__(self) -> str:
+        found = (self.transport, self.vendor, self.status)
+        return "+".join(fault.kind for fault in found if fault is not None)
+
+
+def _layer(kind: str) -> str:
+    if kind.startswith("status:"):
+        return "status"
+    return "transport" if kind in TRANSPORT_KINDS else "vendor"
 
 
 @dataclass(slots=True)
@@ -170,24 +192,17 @@ class Faults:
 
     def pick(
         self, account: str, key: str | None, names: tuple[str, str], attempt: int, only: str = ""
-    ) -> tuple[Fault | None, str | None]:
-        """The fault of this request, and the status word wished for; `only` names one kind."""
-        chosen: Fault | None = None
-        word: str | None = None
+    ) -> Picked:
+        """What goes wrong with this request; `only` limits it to one kind."""
+        picked = Picked()
         for fault in self.requests:
             if only and fault.kind != only:
                 continue
-            is_word = fault.kind.startswith("status:")
-            if (word if is_word else chosen) is not None or not _hits(
-                fault, account, key, names, attempt
-            ):
-                continue
-            self._used(fault)
-            if is_word:
-                word = fault.kind.removeprefix("status:")
-            else:
-                chosen = fault
-        return chosen, word
+            layer = _layer(fault.kind)
+            if getattr(picked, layer) is None and _hits(fault, account, key, names, attempt):
+                self._used(fault)
+                setattr(picked, layer, fault)
+        return picked
 
     def for_event(self, account: str, type: str) -> dict[str, WebhookFault]:
         hits = [

@@ -9,9 +9,10 @@ from vendors.sandbox import events
 from vendors.sandbox.arrivals import Arrival
 from vendors.sandbox.errors import Refusal
 from vendors.sandbox.execution import Execution
-from vendors.sandbox.faults import Faults
+from vendors.sandbox.faults import Fault, Faults, Picked
 from vendors.sandbox.ledger import Json, Ledger, dumps, wall_s
 from vendors.sandbox.params import validate
+from vendors.sandbox.reads import expanded
 from vendors.sandbox.resources import BY_NAME, Operation
 from vendors.sandbox.wire import Answer, Request
 
@@ -20,7 +21,8 @@ def run_operation(a: Arrival, operation: Operation, x: Execution) -> Answer:
     """Validation, then execution; a Refusal of either is raised."""
     if operation.schema is not None:
         x.params = validate(operation.schema, x.params)
-    return Answer(200, dumps(operation.run(x, a.object_id)).encode(), a.headers())
+    obj = expanded(x, operation.run(x, a.object_id))
+    return Answer(200, dumps(obj).encode(), a.headers())
 
 
 def hold(
@@ -45,9 +47,11 @@ def run_job(ledger: Ledger, faults: Faults, account: str, job: Json) -> Json:
     headers = {"idempotency-key": job["key"] or "", "stripe-version": job["version"] or ""}
     request = Request(operation.method, operation.path, "", headers)
     settings = ledger.account(account)
+    word = job["status_word"]
+    wished = Picked(status=Fault(f"status:{word}") if word else None)
     a = Arrival(
         request, job["request_id"] or "", account, job["platform"], job["key"], operation,
-        job["object_id"], 0, ledger.now(account), settings, None, job["status_word"],
+        job["object_id"], 0, ledger.now(account), settings, wished,
     )  # fmt: skip
     try:
         answer = _execute(ledger, faults, a, operation, job)

@@ -20,7 +20,6 @@ from vendors.sandbox.params import decode, validate
 from vendors.sandbox.resources import Operation
 from vendors.sandbox.wire import Answer
 
-KEY_WINDOW_S = 24 * 3600
 KEY_CHARS = 255
 OTHER_VERSION = "2099-01-01.sandbox"
 _STORED_500 = ("stored_500_no_object", "stored_500_object_later", "stored_500_rolled_back")
@@ -73,6 +72,8 @@ class Layers:
         if a.fault is not None and a.fault.kind == "do_not_retry":
             never = {"Stripe-Should-Retry": "false"}
             raise Refusal(a.fault.status, "Do not retry.", type="api_error", headers=never)
+        if a.fault is not None and a.fault.kind in _STORED_500 and a.request.method == "GET":
+            raise Refusal(500, "An unknown error occurred.", type="api_error")
 
     def _once_per_key(self, a: Arrival, operation: Operation, key: str) -> Answer | None:
         if len(key) > KEY_CHARS:
@@ -81,7 +82,9 @@ class Layers:
         digest = hashlib.sha256(digestible(params).encode()).hexdigest()
         endpoint = f"{a.request.method} {a.request.path}"
         row = self._ledger.one("select * from keys where account = ? and key = ?", a.account, key)
-        if row and (a.at - row["first_seen"] >= KEY_WINDOW_S or a.faulty("pruned_early")):
+        if row and (
+            a.at - row["first_seen"] >= a.settings.key_window_s or a.faulty("pruned_early")
+        ):
             self._ledger.run("delete from keys where account = ? and key = ?", a.account, key)
             row = None
         if row is not None:

@@ -64,6 +64,7 @@ class Account:
 
     clock_offset_s: float = 0.0
     honours_keys: bool = True
+    key_window_s: float = 24 * 3600.0
     livemode: bool | None = None
     any_customer: bool = False
     events_lag_s: float = 0.0
@@ -109,7 +110,7 @@ class Ledger:
     """All SQL lives here and in the modules' own statements through `all`, `one` and `run`."""
 
     def __init__(self, path: str, seed: int) -> None:
-        self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        self._db = sqlite3.connect(path, timeout=0.5, isolation_level=None)
         self._db.row_factory = sqlite3.Row
         # Exclusive: a second sandbox on the same file would break every promise the ledger makes.
         self._db.execute("pragma locking_mode=exclusive")

@@ -5,10 +5,10 @@ Nothing of it can be seen through the Stripe face.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from typing import Any
 
-from vendors.sandbox.layers import KEY_WINDOW_S
 from vendors.sandbox.ledger import Json, Ledger, Row
 
 
@@ -19,7 +19,7 @@ def verdict(ledger: Ledger, account: str | None) -> Json:
     requests = rows(ledger, "requests", account)
     return {
         "effects_by_intent": by_intent(effects),
-        "violations": [*_effect_violations(effects), *_request_violations(requests)],
+        "violations": [*_effect_violations(effects), *_request_violations(ledger, requests)],
     }
 
 
@@ -78,7 +78,7 @@ def _where(one: Json) -> Json:
     return {"account": one["account"], "objects": one["objects"], "keys": one["keys"]}
 
 
-def _request_violations(requests: list[Row]) -> list[Json]:
+def _request_violations(ledger: Ledger, requests: list[Row]) -> list[Json]:
     found: list[Json] = []
     per_key: defaultdict[tuple[str, str], list[Row]] = defaultdict(list)
     for request in requests:
@@ -87,12 +87,13 @@ def _request_violations(requests: list[Row]) -> list[Json]:
                 found.append(_violation("post_without_key", request))
             else:
                 per_key[request["account"], request["key"]].append(request)
-    for posts in per_key.values():
-        found += _of_one_key(posts)
+    for (name, _), posts in per_key.items():
+        window_s = ledger.account(name).key_window_s if name else math.inf
+        found += _of_one_key(posts, window_s)
     return found
 
 
-def _of_one_key(posts: list[Row]) -> list[Json]:
+def _of_one_key(posts: list[Row], window_s: float) -> list[Json]:
     found: list[Json] = []
     first = posts[0]
     digest: Any = None
@@ -104,7 +105,7 @@ def _of_one_key(posts: list[Row]) -> list[Json]:
             found.append(_violation("endpoint_changed", request))
         if request["api_version"] != first["api_version"]:
             found.append(_violation("api_version_changed", request))
-        if request["at"] - first["at"] >= KEY_WINDOW_S:
+        if request["at"] - first["at"] >= window_s:
             found.append(_violation("post_after_window", request))
         before = [
             earlier

@@ -78,7 +78,7 @@ def decode(text: bytes) -> dict[str, Any]:
     """`a[b]=1&c[]=2&d[0][e]=3` as nested dicts; a list is a dict with the keys "0", "1", ..."""
     nested: dict[str, Any] = {}
     try:
-        pairs = parse_qsl(text.decode("ascii"), keep_blank_values=True, errors="strict")
+        pairs = parse_qsl(text.decode(), keep_blank_values=True, errors="strict")
     except (UnicodeDecodeError, ValueError):
         raise Refusal(400, "The body is not a valid form.", code="parameter_invalid") from None
     for name, value in pairs:

@@ -21,7 +21,7 @@ def retrieve(x: Execution, kind: str, object_id: str) -> Json:
     found = x.ledger.load(x.account, kind, object_id)
     if found is None or (kind == "events" and _hidden(x, found["id"])):
         raise missing(KINDS[kind][1], object_id, "id", status=404)
-    return expanded(x, found)
+    return found
 
 
 def _hidden(x: Execution, event_id: str) -> bool:
@@ -60,8 +60,7 @@ def list_objects(x: Execution, kind: str) -> Json:
     bodies = [json.loads(row["body"]) for row in rows[:limit]]
     if before:
         bodies.reverse()
-    page = {"object": "list", "data": bodies, "has_more": len(rows) > limit, "url": f"/v1/{kind}"}
-    return expanded(x, page)
+    return {"object": "list", "data": bodies, "has_more": len(rows) > limit, "url": f"/v1/{kind}"}
 
 
 def _created(given: Any, where: list[str], values: list[Any]) -> None:
@@ -142,14 +141,13 @@ def search(x: Execution, kind: str) -> Json:
         *values,
     )
     more = len(rows) > limit
-    page = {
+    return {
         "object": "search_result",
         "data": [json.loads(row["body"]) for row in rows[:limit]],
         "has_more": more,
         "next_page": str(offset + limit) if more else None,
         "url": f"/v1/{kind}/search",
     }
-    return expanded(x, page)
 
 
 def expanded(x: Execution, obj: Json) -> Json:

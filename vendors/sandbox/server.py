@@ -19,9 +19,6 @@ from vendors.sandbox.wire import Answer, Connection, Request
 
 _HTML_502 = b"<html><head><title>502 Bad Gateway</title></head><body>502 Bad Gateway</body></html>"
 _UNEXECUTED = {"lost_request", "late_commit", "hang", "bad_gateway_before", "redirect_302"}
-_MARKED = {
-    "lost_ack", "slow", "half_body", "drip", "empty_200", "bad_gateway_after", "redelivery",
-}  # fmt: skip
 
 
 class Server:
@@ -55,7 +52,11 @@ class Server:
         self.ledger.commit()
         ready, self._after_commit = self._after_commit, []
         for then in ready:
-            then()
+            try:
+                then()
+            except Exception:
+                # One broken connection must not cost the others their answers.
+                traceback.print_exc()
         self.sender.wake()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -84,24 +85,22 @@ class Server:
             self.commit_soon(connection.close)
 
     def _handle(self, connection: Connection, arrival: Arrival) -> None:
-        fault = arrival.fault
+        fault = arrival.picked.transport
         if fault is not None and fault.kind in _UNEXECUTED:
             self._unexecuted(connection, arrival, fault)
             return
         answer = self.layers.answer(arrival)
         if arrival.hold is not None:
             self.commit_soon()
-        if fault is not None and fault.kind in _MARKED:
-            assert answer is not None
-            self._twisted(connection, arrival, answer, fault)
-        elif answer is None:
+        if arrival.fault is not None:
             self._held_changed.set()
-            self.commit_soon(lambda: self._lose(connection, fault))
+        if answer is None:
+            self.commit_soon(lambda: self._lose(connection, fault or arrival.fault))
+        elif fault is not None:
+            self._twisted(connection, arrival, answer, fault)
         elif arrival.hold is not None:
             self.spawn(self._send_after(connection, arrival, answer, 0.0))
         else:
-            if fault is not None and fault.kind.startswith("stored_500"):
-                self._held_changed.set()
             self.arrivals.answered(arrival, answer)
             self.commit_soon(lambda: connection.send(answer))
 

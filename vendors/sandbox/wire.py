@@ -154,7 +154,9 @@ class Connection(asyncio.Protocol):
     def _render(self, answer: Answer) -> bytes:
         if self._request is not None and self._request.method == "HEAD":
             answer = Answer(answer.status, b"", answer.headers)
-        headers = [(name.encode(), value.encode()) for name, value in answer.headers.items()]
+        headers = [
+            (name.encode(), value.encode("latin-1")) for name, value in answer.headers.items()
+        ]
         headers.append((b"Content-Length", b"%d" % len(answer.body)))
         response = h11.Response(
             status_code=answer.status, headers=headers, reason=_REASONS.get(answer.status, b"")

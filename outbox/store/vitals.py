@@ -1,0 +1,49 @@
+"""Signs of life for the health checks, over partial indexes: never a scan of settled rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from outbox.store.connection import Transaction
+
+
+def revision(tx: Transaction) -> str | None:
+    """The schema's revision; None where the schema is missing."""
+    there = tx.one("SELECT to_regclass('outbox.alembic_version') IS NOT NULL AS y")
+    if not there or not there["y"]:
+        return None
+    row = tx.one("SELECT version_num FROM outbox.alembic_version")
+    return str(row["version_num"]) if row else None
+
+
+def gauges(tx: Transaction) -> dict[str, Any]:
+    """Counts and ages in seconds (None: nothing waits). ``oldest_due_s`` leaves out what rightly
+    waits: rows behind a closed switch or behind another row of their lane; ``oldest_page_s``
+    pages that a person has muted or acknowledged."""
+    row = tx.one(
+        """
+        SELECT
+            (SELECT count(*) FROM outbox.intents WHERE settled_at IS NULL) AS unsettled,
+            (SELECT count(*) FROM outbox.intents WHERE status = 'unknown') AS unknown,
+            (SELECT EXTRACT(EPOCH FROM outbox.clock() - min(i.due_at))::float8
+             FROM outbox.intents i
+             WHERE i.status IN ('pending', 'retryable') AND i.settled_at IS NULL
+             AND i.due_at <= outbox.clock()
+             AND NOT EXISTS (SELECT FROM outbox.switches s
+                             WHERE starts_with(i.gate, s.gate_prefix))
+             AND NOT EXISTS (SELECT FROM outbox.intents h WHERE h.lane = i.lane
+                             AND h.settled_at IS NULL AND h.seq < i.seq)) AS oldest_due_s,
+            (SELECT count(*) FROM outbox.escalations WHERE closed_at IS NULL) AS escalations_open,
+            (SELECT count(*) FROM outbox.escalations
+             WHERE closed_at IS NULL AND muted_until > outbox.clock()) AS escalations_muted,
+            (SELECT count(*) FROM outbox.pages WHERE state = 'due') AS pages_due,
+            (SELECT EXTRACT(EPOCH FROM outbox.clock() - min(p.created_at))::float8
+             FROM outbox.pages p JOIN outbox.escalations e ON e.id = p.escalation_id
+             WHERE p.state = 'due' AND p.sent_at IS NULL
+             AND COALESCE(GREATEST(e.muted_until, e.acked_until) <= outbox.clock(), true)) AS oldest_page_s,
+            (SELECT EXTRACT(EPOCH FROM outbox.clock() - min(due_at))::float8
+             FROM outbox.webhook_inbox WHERE due_at <= outbox.clock()) AS oldest_webhook_s
+        """
+    )
+    assert row is not None
+    return row

@@ -1,0 +1,202 @@
+"""Joining stored webhooks to their intents: by request key, then metadata, then receipt id.
+
+No vendor is called here, so a vendor that hangs cannot hold up its own webhooks. Where an event
+is not enough (it would settle as declined, it is older than what is known), the row is made due
+for a fresh read instead.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from outbox.contract import Account, Vendor
+from outbox.outcomes import Reading, Standing, WebhookFact
+from outbox.states import TERMINAL, Status
+from outbox.store import doubt, escalations, inbox, intents
+from outbox.store.connection import Store, Transaction
+from outbox.store.intents import Intent
+from outbox.store.moves import log
+from resolvers.directory import Directory
+from resolvers.evidence import apply_reading
+
+ACTOR = "webhook"
+_BATCH = 200
+_HOLD_S = 30.0
+_AGAIN_S = (1.0, 5.0, 30.0, 300.0, 3600.0)
+
+
+def join_once(store: Store, directory: Directory, limit: int = _BATCH) -> int:
+    """Joins what is due; returns how many events were looked at."""
+    with store.transaction() as tx:
+        rows = inbox.claim(tx, limit, _HOLD_S)
+    for row in rows:
+        _join(store, directory, row)
+    return len(rows)
+
+
+def _join(store: Store, directory: Directory, row: dict[str, Any]) -> None:
+    reached = directory.reach(row["vendor"], row["account"])
+    if reached is None:
+        with store.transaction() as tx:
+            inbox.park(tx, row["id"], _AGAIN_S[-1], "no such account here")
+        return
+    vendor, account, _ = reached
+    body = bytes(row["body"]) if row["body"] is not None else b""
+    try:
+        facts = [f for f in vendor.reread_webhook(account, body) if f.event_id == row["event_id"]]
+    except ValueError:
+        facts = []
+    with store.transaction() as tx:
+        if not facts:
+            inbox.settle(tx, row["id"], "foreign", detail="nothing readable in it")
+            return
+        joined = [_join_fact(tx, directory, vendor, account, row, fact) for fact in facts]
+        owners = [owner for owner in joined if owner is not None]
+        if owners:
+            inbox.settle(tx, row["id"], "joined", intent_id=owners[0])
+
+
+def _join_fact(  # noqa: PLR0913 - one fact and where it came from
+    tx: Transaction,
+    directory: Directory,
+    vendor: Vendor,
+    account: Account,
+    row: dict[str, Any],
+    fact: WebhookFact,
+) -> UUID | None:
+    found = inbox.owner_of(
+        tx,
+        vendor=row["vendor"],
+        account=row["account"],
+        key=_key(fact.request_key),
+        owner_key=_key(fact.owner_key),
+        owner=_id(fact.owner),
+        receipt_ids=(fact.object_id, *fact.receipt_ids),
+    )
+    if found is None:
+        _wait_or_drop(tx, directory, row, fact)
+        return None
+    intent_id, joined_by = found
+    intent = intents.lock(tx, intent_id)
+    assert intent is not None
+    wrong = _wrong_place(intent, account, fact)
+    if wrong is not None:
+        inbox.settle(tx, row["id"], "mismatch", intent_id=None, detail=wrong)
+        escalations.open_for_holder(
+            tx,
+            f"webhook:{row['vendor']}/{row['account']}",
+            ["webhook_mismatch"],
+            {"vendor": row["vendor"], "account": row["account"], "why": wrong},
+        )
+        return None
+    _apply(tx, vendor, intent, fact, joined_by)
+    return intent_id
+
+
+def _wrong_place(intent: Intent, account: Account, fact: WebhookFact) -> str | None:
+    """An event of another account or mode never touches the intent, whatever its marks say."""
+    if intent.account != account.name:
+        return "an event of another account names this intent"
+    if fact.livemode is not None and fact.livemode != (account.mode == "live"):
+        return "an event of another mode names this intent"
+    if fact.vendor_account and account.vendor_account:
+        if fact.vendor_account != account.vendor_account:
+            return "an event of another vendor account names this intent"
+    return None
+
+
+def _apply(
+    tx: Transaction, vendor: Vendor, intent: Intent, fact: WebhookFact, joined_by: str
+) -> None:
+    reading = _reading(vendor, intent, fact)
+    log(
+        tx,
+        intent_id=intent.id,
+        actor=ACTOR,
+        kind="webhook_joined",
+        from_status=intent.status,
+        to_status=intent.status,
+        detail={"event": fact.event_id, "type": fact.kind, "by": joined_by},
+    )
+    if reading is None or reading.standing is not Standing.LANDED:
+        _read_fresh(tx, intent)
+    elif intent.state in TERMINAL and intent.receipt_id == reading.receipt_id:
+        _follow(tx, intent, reading)
+    else:
+        apply_reading(tx, intent, reading, actor=ACTOR, source="webhook")
+
+
+def _follow(tx: Transaction, intent: Intent, reading: Reading) -> None:
+    """A later word on a landed object. Events come out of order, and two may carry one second:
+    unless this one is plainly newer, the object itself is asked."""
+    if reading.word == intent.business_word and reading.business.value == intent.business_status:
+        return
+    if reading.vendor_time > intent.business_vendor_time:
+        apply_reading(tx, intent, reading, actor=ACTOR, source="webhook")
+    else:
+        _read_fresh(tx, intent)
+
+
+def _read_fresh(tx: Transaction, intent: Intent) -> None:
+    if intent.state is Status.SUCCEEDED:
+        doubt.schedule_verification(tx, [intent.id], 0.0)
+    else:
+        doubt.look_now(tx, intent.id)
+
+
+def _reading(vendor: Vendor, intent: Intent, fact: WebhookFact) -> Reading | None:
+    """The event's snapshot, where it is the operation's own object and surely ours."""
+    if fact.snapshot is None:
+        return None
+    try:
+        reading = vendor.classify(intent.operation, fact.snapshot)
+    except (KeyError, TypeError, ValueError):
+        return None
+    if reading is None:
+        return None
+    target = (intent.receipt_id, *_targets(intent))
+    if reading.owner != str(intent.id) and reading.receipt_id not in target:
+        return None
+    return reading
+
+
+def _targets(intent: Intent) -> tuple[str, ...]:
+    """The object that an operation on an existing object names in its path."""
+    path: str = intent.call(_NOBODY).path
+    return tuple(path.split("/")[3:4])
+
+
+_NOBODY = Account(name="", mode="test")
+
+
+def _wait_or_drop(
+    tx: Transaction, directory: Directory, row: dict[str, Any], fact: WebhookFact
+) -> None:
+    """An event whose intent is not known (yet). Our marks on it: kept until it joins. No mark of
+    ours: kept as long as a reply that would explain it can still come, then it is foreign."""
+    policy = directory.policy
+    marked = bool(_key(fact.request_key) or _key(fact.owner_key) or _id(fact.owner))
+    patience_s = policy.park_s if marked else 2 * policy.lease_s
+    if row["age_s"] < patience_s:
+        again_s = _AGAIN_S[min(row["tries"] - 1, len(_AGAIN_S) - 1)]
+        inbox.park(tx, row["id"], min(again_s, patience_s), "no intent of ours yet")
+    elif marked:
+        inbox.park(tx, row["id"], None, "our marks, and no such intent")
+    else:
+        inbox.settle(tx, row["id"], "foreign")
+
+
+def _key(text: str) -> bytes | None:
+    try:
+        key = bytes.fromhex(text)
+    except ValueError:
+        return None
+    return key if len(key) == 32 else None  # noqa: PLR2004 - the key's length
+
+
+def _id(text: str) -> UUID | None:
+    try:
+        return UUID(text) if text else None
+    except ValueError:
+        return None

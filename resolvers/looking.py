@@ -1,0 +1,211 @@
+"""Look-ups: rows in doubt are read back at the vendor, decided, and moved.
+
+The reads run in threads of their own, a row each, with no transaction open; a vendor that hangs
+holds its threads and nobody else.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from datetime import datetime
+from typing import assert_never
+
+from outbox.errors import Unreachable
+from outbox.outcomes import Found, LookUp, Standing, Unreadable
+from outbox.states import Event
+from outbox.store import doubt, intents, switches
+from outbox.store.connection import Store, Transaction
+from outbox.store.intents import Intent
+from outbox.store.moves import Change, Moved, apply, contradict
+from resolvers.decide import Contradict, Decision, Evidence, Resend, Settle, Wait, decide
+from resolvers.directory import Directory
+from resolvers.evidence import apply_reading
+
+ACTOR = "resolver"
+# Two beats must not look twice: longer than any read takes, shorter than anybody waits.
+_HOLD_S = 60.0
+
+
+class Looker:
+    """The look-up threads of one process."""
+
+    def __init__(self, store: Store, directory: Directory, *, threads: int = 16) -> None:
+        self._store = store
+        self._directory = directory
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="outbox-look")
+        self._free = threading.Semaphore(threads)
+        self._threads = threads
+        self._prefixes = directory.gate_prefixes()
+
+    def tick(self, budget_s: float) -> int:
+        """Starts what is due until nothing is, or the budget is spent. Returns how many it began;
+        they end in their own time."""
+        return len(self._start(budget_s))
+
+    def once(self) -> int:
+        """Everything that is due now, to its end."""
+        begun = self._start(float("inf"))
+        wait(begun)
+        for future in begun:
+            future.result()
+        return len(begun)
+
+    def close(self) -> None:
+        """Lets running reads end and takes no more."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _start(self, budget_s: float) -> list[Future[None]]:
+        give_up = time.monotonic() + budget_s
+        begun: list[Future[None]] = []
+        for claim, work in (
+            (doubt.claim_doubts, self._resolve),
+            (doubt.claim_verifications, self._verify),
+        ):
+            while time.monotonic() < give_up:
+                places = self._places(give_up)
+                if not places:
+                    break
+                with self._store.transaction() as tx:
+                    rows = claim(tx, limit=places, hold_s=_HOLD_S, accounts=self._prefixes)
+                for _ in range(places - len(rows)):
+                    self._free.release()
+                begun += [self._pool.submit(self._run, work, row) for row in rows]
+                if not rows:
+                    break
+        return begun
+
+    def _places(self, give_up: float) -> int:
+        places = 0
+        while places < self._threads and self._free.acquire(blocking=False):
+            places += 1
+        if not places:
+            left_s = min(give_up - time.monotonic(), _HOLD_S)
+            places = 1 if left_s > 0 and self._free.acquire(timeout=left_s) else 0
+        return places
+
+    def _run(self, work: Callable[[Intent], None], row: Intent) -> None:
+        try:
+            work(row)
+        except (Moved, Unreachable):
+            # Somebody else wrote the row, or the database is away: the row's hold runs out and it
+            # is looked at again.
+            return
+        finally:
+            self._free.release()
+
+    # -- one row -----------------------------------------------------------------------------
+
+    def _resolve(self, row: Intent) -> None:
+        reached = self._directory.reach(row.vendor, row.account)
+        if reached is None:
+            return
+        _, _, contract = reached
+        with self._store.transaction() as tx:
+            began_at = intents.now(tx)
+        never_left = row.doubt == 0
+        look = self._look_up(row) if contract.can_look_up and not never_left else None
+        if isinstance(look, Unreadable) and look.pause:
+            self._pause(row, look.reason)
+        with self._store.transaction() as tx:
+            current = intents.lock(tx, row.id)
+            if current is None or current.version != row.version:
+                raise Moved(str(row.id))
+            evidence = Evidence(
+                look=look,
+                began_at=began_at,
+                paused=switches.is_closed(tx, row.vendor, row.account)
+                or switches.clock_is_doubted(tx),
+                person_is_looking=doubt.person_is_looking(tx, row.id),
+                escalated=doubt.is_escalated(tx, row.id),
+            )
+            decision = decide(current, evidence, contract, self._directory.policy, intents.now(tx))
+            self._act(tx, current, began_at, decision)
+
+    def _act(self, tx: Transaction, row: Intent, began_at: datetime, decision: Decision) -> None:
+        match decision:
+            case Settle(reading):
+                apply_reading(tx, row, reading, actor=ACTOR, source="lookup")
+            case Contradict(reason, objects):
+                contradict(tx, row, reason, list(objects), "look-up")
+                written = intents.lock(tx, row.id)
+                assert written is not None
+                later = Wait(self._directory.policy.look_after_page_s)
+                self._wait(tx, written, began_at, later)
+            case Resend(confirmed_absent):
+                apply(
+                    tx,
+                    row,
+                    Event.RESEND_APPROVED,
+                    Change(
+                        actor=ACTOR,
+                        reason="absence confirmed" if confirmed_absent else "same key",
+                        confirmed_absent=confirmed_absent,
+                        due_in_s=0.0,
+                        resends=1,
+                    ),
+                )
+            case Wait():
+                self._wait(tx, row, began_at, decision)
+            case _:
+                assert_never(decision)
+
+    def _wait(self, tx: Transaction, row: Intent, began_at: datetime, decision: Wait) -> None:
+        doubt.note_look(
+            tx,
+            row,
+            due_in_s=decision.due_in_s,
+            absent=decision.absent,
+            quiet_absence_at=began_at if decision.quiet_absence else None,
+        )
+
+    def _look_up(self, row: Intent) -> LookUp:
+        reached = self._directory.reach(row.vendor, row.account)
+        if reached is None:
+            return Unreadable("no credentials for this account here")
+        vendor, account, _ = reached
+        if row.mode is not None and row.mode != account.mode:
+            return Unreadable("the account's mode is not the one the intent was sent in")
+        first = row.first_sent_at or row.created_at
+        since = int(first.timestamp() - self._directory.policy.clock_skew_s)
+        try:
+            return vendor.look_up(row.call(account), since)
+        except Exception as error:  # noqa: BLE001 - an adapter's bug must not lose the row
+            return Unreadable(f"the adapter failed: {type(error).__name__}")
+
+    def _verify(self, row: Intent) -> None:
+        """A landed row is read again: for duplicates where no key is honoured, else for what has
+        become of its object."""
+        reached = self._directory.reach(row.vendor, row.account)
+        if reached is None or row.receipt_id is None:
+            return
+        vendor, account, contract = reached
+        call = row.call(account)
+        seen: LookUp
+        if contract.honours_keys or not contract.can_look_up:
+            seen = vendor.retrieve(call, row.receipt_id)
+        else:
+            seen = self._look_up(row)
+        if isinstance(seen, Unreadable):
+            return
+        with self._store.transaction() as tx:
+            current = intents.lock(tx, row.id)
+            if current is None:
+                return
+            if isinstance(seen, Found):
+                objects = sorted(
+                    {r.receipt_id for r in seen.readings if r.standing is Standing.LANDED}
+                )
+                others = [o for o in objects if o != current.receipt_id]
+                if others:
+                    contradict(tx, current, "duplicate", others, "verifying look")
+                for reading in seen.readings:
+                    if reading.receipt_id == current.receipt_id and not others:
+                        apply_reading(tx, current, reading, actor=ACTOR, source="lookup")
+            doubt.verified(tx, row.id)
+
+    def _pause(self, row: Intent, reason: str) -> None:
+        with self._store.transaction() as tx:
+            switches.pause(tx, row.vendor, row.account, kind="pause", reason=reason, by=ACTOR)

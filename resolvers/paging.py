@@ -1,0 +1,199 @@
+"""Paging: each due page is sent to one target outside any transaction, then recorded.
+
+A crash between the two sends the same dedup key again. A page is never lost: after three tries it
+goes to the next target, and after the last one it keeps going round at the longest delay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from outbox.settings import Settings
+from outbox.store import escalations, pages
+from outbox.store.connection import Store, Transaction
+from resolvers.page_text import page_of
+from resolvers.pagers import SEND_TIMEOUT_S, Failed, Pager, Sent
+
+_LIMIT = 50
+_SAMPLES = 5
+# A page is held for as long as its sends may take, and a little.
+_SLACK_S = 10.0
+# Never quicker than this once every target has failed, whatever the policy's delays are.
+_LEAST_AGAIN_S = 1.0
+
+
+def page_once(
+    store: Store, pagers: Sequence[Pager], settings: Settings, limit: int = _LIMIT
+) -> int:
+    """Sends what is due, one page at a time; returns how many were worked on.
+
+    Any number of these may run at once. Raises ``Unreachable`` when the database is away: what
+    was claimed is due again when its hold ends.
+    """
+    named = {pager.name: pager for pager in pagers}
+    first = pagers[0].name if pagers else ""
+    hold_s = SEND_TIMEOUT_S * max(1, len(pagers)) + _SLACK_S
+    restless = [pager.name for pager in pagers if not pager.repages]
+    with store.transaction() as tx:
+        if restless:
+            pages.repage(tx, pagers=restless, after_s=settings.policy.repage_s)
+        for holder in pages.emptied_groups(tx):
+            escalations.close_holder(tx, holder, by="paging", verdict="no question left in it")
+    worked = 0
+    while worked < limit:
+        with store.transaction() as tx:
+            _gather(tx, settings)
+            rows = pages.claim(tx, first=first, limit=1, hold_s=hold_s)
+        if not rows:
+            break
+        _work(store, named, settings, rows[0])
+        worked += 1
+    return worked
+
+
+def _gather(tx: Transaction, settings: Settings) -> None:
+    """Many open questions about one cause are one page with a count."""
+    least = settings.policy.page_group_from
+    for group in pages.gathered(tx, least=least, samples=_SAMPLES):
+        escalations.open_for_holder(
+            tx,
+            group["holder"],
+            [group["reason"]],
+            {
+                "vendor": group["vendor"],
+                "account": group["account"],
+                "count": group["n"],
+                "samples": group["ids"],
+            },
+        )
+
+
+def _work(
+    store: Store, named: Mapping[str, Pager], settings: Settings, row: dict[str, Any]
+) -> None:
+    if not named:
+        _drop(store, row, "no pager")
+    elif row["action"] == "trigger":
+        _trigger(store, named, settings, row)
+    else:
+        _follow(store, named, settings, row)
+
+
+def _trigger(
+    store: Store, named: Mapping[str, Pager], settings: Settings, row: dict[str, Any]
+) -> None:
+    progress = _Progress.of(row)
+    if row["interrupted"]:
+        # The sender before died with the page in its hands: perhaps it was shown. Written down
+        # before anything else, so that a target that kills its senders is left in the end.
+        after = progress.failed(named, settings, maybe=True, final=False)
+        _again(store, row, after, "its sender died", in_s=0.0)
+        return
+    if row["closed_at"] is not None or row["body"].get("reason") not in row["reasons"]:
+        _drop(store, row, "closed before it was sent", progress.maybe)
+        return
+    pager = named.get(progress.pager) or named[next(iter(named))]
+    answer = pager.send(page_of(row, settings.environment))
+    if isinstance(answer, Sent):
+        with store.transaction() as tx:
+            pages.sent(tx, row["id"], pager=pager.name, detail=answer.detail)
+        return
+    after = replace(progress, pager=pager.name).failed(
+        named, settings, maybe=answer.maybe, final=answer.final
+    )
+    asked_s = answer.retry_after_s if after.pager == pager.name else None
+    _again(store, row, after, answer.detail, in_s=max(after.wait_s, asked_s or 0.0))
+
+
+def _follow(
+    store: Store, named: Mapping[str, Pager], settings: Settings, row: dict[str, Any]
+) -> None:
+    """Acknowledge and resolve go wherever the trigger went, or may have gone."""
+    with store.transaction() as tx:
+        targets = pages.targets_of(tx, row["dedup_key"])
+    reachable = [named[name] for name in targets if name in named]
+    if not reachable:
+        _drop(store, row, "its target is no longer configured" if targets else "never shown")
+        return
+    answers = [pager.send(page_of(row, settings.environment)) for pager in reachable]
+    failures = [a for a in answers if isinstance(a, Failed)]
+    passing = [a for a in failures if not a.final]
+    if passing:
+        progress = _Progress.of(row)
+        tries = progress.tries + 1
+        wait_s = _between_s(settings, tries)
+        after = _Progress(targets[0], tries, progress.rounds, progress.maybe, wait_s)
+        asked_s = passing[0].retry_after_s or 0.0
+        _again(store, row, after, passing[0].detail, in_s=max(wait_s, asked_s))
+    elif len(failures) == len(answers):
+        _drop(store, row, failures[0].detail)
+    else:
+        with store.transaction() as tx:
+            pages.sent(tx, row["id"], pager=targets[0], detail="; ".join(a.detail for a in answers))
+
+
+@dataclass(frozen=True, slots=True)
+class _Progress:
+    """Where a page is on its way through the targets; ``wait_s`` until the next try."""
+
+    pager: str
+    tries: int = 0
+    rounds: int = 0
+    maybe: tuple[str, ...] = ()
+    wait_s: float = 0.0
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> _Progress:
+        body = row["body"]
+        return cls(
+            row["pager"], body.get("tries", 0), body.get("round", 0), tuple(body.get("maybe", []))
+        )
+
+    def failed(
+        self, named: Mapping[str, Pager], settings: Settings, *, maybe: bool, final: bool
+    ) -> _Progress:
+        """After one more failed try: this target again, the next one, or round once more."""
+        seen = tuple(dict.fromkeys([*self.maybe, self.pager])) if maybe else self.maybe
+        names = list(named)
+        tries = self.tries + 1
+        at = names.index(self.pager) if self.pager in names else -1
+        if self.rounds == 0 and not final and tries < len(settings.policy.page_tries_s):
+            wait_s = _between_s(settings, tries)
+            return _Progress(self.pager, tries, 0, seen, wait_s)
+        if self.rounds == 0 and at + 1 < len(names):
+            wait_s = settings.policy.page_tries_s[0]
+            return _Progress(names[at + 1], 0, 0, seen, wait_s)
+        wait_s = max(_LEAST_AGAIN_S, *settings.policy.page_tries_s)
+        return _Progress(names[(at + 1) % len(names)], 0, self.rounds + 1, seen, wait_s)
+
+
+def _between_s(settings: Settings, tries: int) -> float:
+    """The policy names the times of the tries from the first on; this is the wait before the next,
+    and the longest there is once they are used up."""
+    times = settings.policy.page_tries_s
+    if tries < len(times):
+        return max(0.0, times[tries] - times[tries - 1])
+    return max(_LEAST_AGAIN_S, *times)
+
+
+def _again(
+    store: Store, row: dict[str, Any], after: _Progress, detail: str, *, in_s: float
+) -> None:
+    with store.transaction() as tx:
+        pages.again(
+            tx,
+            row["id"],
+            pager=after.pager,
+            in_s=in_s,
+            detail=detail,
+            tries=after.tries,
+            rounds=after.rounds,
+            maybe=after.maybe,
+        )
+
+
+def _drop(store: Store, row: dict[str, Any], detail: str, maybe: Sequence[str] = ()) -> None:
+    with store.transaction() as tx:
+        pages.dropped(tx, row["id"], detail, maybe=maybe)

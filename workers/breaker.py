@@ -1,0 +1,45 @@
+"""The breaker: counts what comes back from one (vendor, account) in this process."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+
+from outbox.outcomes import Lost, NotSent, Outcome
+from outbox.policy import Policy
+
+_SERVER_ERRORS = 500
+
+
+def is_bad(outcome: Outcome) -> bool:
+    """Whether an outcome speaks of a vendor that is down: not sent, or a 5xx. A 429 asks for
+    patience and a 401 for a person; neither is an outage."""
+    if isinstance(outcome, NotSent):
+        return not (outcome.throttled or outcome.pause or outcome.reason == HANDED_BACK)
+    status = outcome.wire.http_status
+    return isinstance(outcome, Lost) and status is not None and status >= _SERVER_ERRORS
+
+
+# The reason of a row that this process gave back unsent; it says nothing of the vendor.
+HANDED_BACK = "handed back unsent"
+
+
+class Breaker:
+    """Trips when ``breaker_failures`` of the last ``breaker_sample`` outcomes within
+    ``breaker_span_s`` were bad."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._seen: dict[tuple[str, str], deque[tuple[float, bool]]] = defaultdict(
+            lambda: deque(maxlen=policy.breaker_sample)
+        )
+
+    def count(self, vendor: str, account: str, outcome: Outcome, now_s: float) -> bool:
+        """Counts one outcome; True when the breaker trips with it."""
+        seen = self._seen[vendor, account]
+        seen.append((now_s, is_bad(outcome)))
+        since = now_s - self._policy.breaker_span_s
+        bad = sum(1 for at, was_bad in seen if was_bad and at >= since)
+        if bad < self._policy.breaker_failures:
+            return False
+        seen.clear()
+        return True

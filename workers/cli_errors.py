@@ -1,0 +1,118 @@
+"""From what was raised to an exit code and one error on stderr.
+
+0 done, 1 a bug of ours, 2 usage, 3 a check found something, 4 refused by policy, 5 not found,
+6 a backend is unreachable, 7 declined at the prompt.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from dataclasses import dataclass, field
+from typing import Any
+
+import click
+
+DONE, BUG, USAGE, FOUND, DENIED, NOT_FOUND, UNREACHABLE, DECLINED = range(8)
+INTERRUPTED = 130
+
+# The schema is missing or older than this release: undefined function, table, column, schema.
+_NO_SCHEMA = frozenset({"42883", "42P01", "42703", "3F000"})
+
+
+class Declined(Exception):
+    """The person said no at the prompt; nothing was changed."""
+
+
+class CheckFound(Exception):
+    """A check found something; its findings are on stdout already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One error as it is shown: ``body`` goes under ``error`` in JSON."""
+
+    exit_code: int
+    body: dict[str, Any]
+    lines: tuple[str, ...] = field(default=())
+
+
+def told_of(error: BaseException) -> Told:
+    """The exit code and the words for anything that a command can raise."""
+    if isinstance(error, Declined):
+        return _told(DECLINED, "declined", "declined; nothing was changed")
+    if isinstance(error, click.UsageError):
+        return _usage(error)
+    if isinstance(error, click.ClickException):
+        return _told(USAGE, "usage", error.format_message())
+    from outbox import errors
+
+    if isinstance(error, errors.SettingsError):
+        lines = tuple(f"{name}: {problem}" for name, problem in error.problems)
+        body = {
+            "code": "settings",
+            "message": f"{len(lines)} settings are wrong" if len(lines) > 1 else lines[0],
+            "field": error.problems[0][0],
+            "problems": [{"field": n, "message": p} for n, p in error.problems],
+        }
+        return Told(USAGE, body, lines)
+    if isinstance(error, errors.NotFound):
+        found = isinstance(error, errors.Ambiguous)
+        code, exit_code = ("ambiguous", USAGE) if found else ("not_found", NOT_FOUND)
+        told = _told(exit_code, code, error.problem, error.field, error.candidates)
+        return Told(told.exit_code, told.body, (error.problem, *error.candidates))
+    if isinstance(error, errors.Invalid):
+        return _told(USAGE, "invalid", f"{error.field}: {error.problem}", error.field)
+    if isinstance(error, errors.Denied):
+        return _told(DENIED, error.code, error.problem)
+    if isinstance(error, errors.Unreachable):
+        return _told(UNREACHABLE, "unreachable", str(error))
+    if isinstance(error, errors.OutboxError):
+        return _told(DENIED, type(error).__name__, str(error))
+    if getattr(error, "sqlstate", None) in _NO_SCHEMA:
+        said = "the schema is missing or older than this release: `outbox schema upgrade`"
+        return _told(USAGE, "schema", said, "DATABASE_URL")
+    kind = type(error).__name__
+    return _told(BUG, "bug", f"a bug in outbox-resolve: {kind}: {error}")
+
+
+def _usage(error: click.UsageError) -> Told:
+    hint = ""
+    if error.ctx is not None:
+        hint = f"Try `{error.ctx.command_path} --help`."
+    parameter = getattr(error, "param", None)
+    told = _told(
+        USAGE, "usage", error.format_message(), parameter.opts[0] if parameter is not None else None
+    )
+    return Told(told.exit_code, told.body, tuple(s for s in (error.format_message(), hint) if s))
+
+
+def _told(
+    exit_code: int,
+    code: str,
+    message: str,
+    field_name: str | None = None,
+    candidates: tuple[str, ...] = (),
+) -> Told:
+    body: dict[str, Any] = {"code": code, "message": message}
+    if field_name is not None:
+        body["field"] = field_name
+    if candidates:
+        body["candidates"] = list(candidates)
+    return Told(exit_code, body, (message,))
+
+
+def show(error: BaseException, *, as_json: bool) -> int:
+    """Writes the error to stderr and returns the exit code."""
+    if isinstance(error, CheckFound):
+        return FOUND
+    told = told_of(error)
+    if as_json:
+        print(json.dumps({"schema": 1, "error": told.body}, ensure_ascii=False), file=sys.stderr)
+    else:
+        for number, line in enumerate(told.lines):
+            print(f"outbox: {line}" if number == 0 else f"  {line}", file=sys.stderr)
+    if told.exit_code == BUG:
+        traceback.print_exception(error, file=sys.stderr)
+    return told.exit_code

@@ -1,0 +1,207 @@
+"""Data on stdout: a table on a terminal, tab-separated with a header when piped, or JSON.
+
+Ids are never cut: what does not fit folds or is left out, and JSON and pipes have everything.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Any
+from uuid import UUID
+
+import click
+
+from workers.cli_run import Run
+
+_GAP = 2
+_FOLD_MIN = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a list. ``rank`` 0 stays whatever the width; higher ranks are left out first.
+    ``whole`` is never folded; ``kind`` says how a value is written for people."""
+
+    name: str
+    rank: int = 0
+    whole: bool = False
+    kind: str = "text"
+    right: bool = False
+
+
+def show_rows(
+    run: Run, columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], next_: Any = None
+) -> None:
+    """A list. JSON: ``{"schema": 1, "items": [...], "next": ...}``."""
+    if run.json:
+        items = [{c.name: plain(row.get(c.name)) for c in columns} for row in rows]
+        show_json({"items": items, "next": plain(next_)})
+        return
+    if not sys.stdout.isatty():
+        click.echo("\t".join(c.name for c in columns))
+        for row in rows:
+            click.echo("\t".join(_cell(row.get(c.name)) for c in columns))
+    else:
+        _table(columns, rows)
+    if next_ is not None:
+        click.echo(f"more: --after {next_}", err=True)
+
+
+def show_item(run: Run, fields: Mapping[str, Any], kinds: Mapping[str, str] = {}) -> None:  # noqa: B006 - read only
+    """One thing. JSON: the object itself with ``"schema": 1``."""
+    if run.json:
+        show_json({name: plain(value) for name, value in fields.items()})
+        return
+    shown = {n: v for n, v in fields.items() if not isinstance(v, list | Mapping)}
+    if not sys.stdout.isatty():
+        click.echo("field\tvalue")
+        for name, value in shown.items():
+            click.echo(f"{name}\t{_cell(value)}")
+        return
+    rows = [
+        {"field": name, "value": written(value, kinds.get(name, "text"))}
+        for name, value in shown.items()
+    ]
+    _table((Column("field", whole=True), Column("value")), rows, header=False)
+
+
+def show_json(body: Mapping[str, Any]) -> None:
+    """One JSON object on one line."""
+    click.echo(json.dumps({"schema": 1, **body}, ensure_ascii=False, separators=(", ", ": ")))
+
+
+def say(text: str) -> None:
+    """Talk, on stderr."""
+    click.echo(text, err=True)
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it: times in ISO 8601, ids as text, seconds to the millisecond."""
+    if isinstance(value, datetime | date):
+        return value.isoformat()
+    if isinstance(value, UUID):
+        return str(value)
+    if isinstance(value, float):
+        return round(value, 3)
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in value]
+    return value
+
+
+def written(value: Any, kind: str = "text") -> str:
+    """A value for a person."""
+    if value is None or value == "":
+        return "-"
+    if kind == "span":
+        return span(float(value))
+    if isinstance(value, datetime):
+        return value.strftime("%Y-%m-%d %H:%M:%S")
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ", ".join(str(v) for v in value) or "-"
+    return _printable(str(value))
+
+
+def span(seconds: float) -> str:
+    """A duration for a person: its two largest units."""
+    if seconds <= 0:
+        return "none" if seconds > -1 else f"{span(-seconds)} ago"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    named = [
+        f"{value} {unit}"
+        for value, unit in ((days, "d"), (hours, "h"), (minutes, "min"), (rest, "s"))
+        if value
+    ]
+    return " ".join(named[:2]) or "0 s"
+
+
+def money(amount_minor: int | None, currency: str | None) -> str | None:
+    """An amount in the currency's smallest unit, as the vendor takes it."""
+    return None if amount_minor is None else f"{amount_minor} {currency or ''}".strip()
+
+
+def _cell(value: Any) -> str:
+    made = plain(value)
+    if made is None:
+        return ""
+    if isinstance(made, bool):
+        return "yes" if made else "no"
+    if isinstance(made, list):
+        return _printable(",".join(str(v) for v in made))
+    if isinstance(made, dict):
+        return _printable(json.dumps(made, ensure_ascii=False))
+    return _printable(str(made))
+
+
+def _printable(text: str) -> str:
+    # What a vendor or a caller named must not drive the terminal.
+    return "".join(c if c.isprintable() else " " for c in text)
+
+
+def _table(
+    columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], *, header: bool = True
+) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    width = max(shutil.get_terminal_size().columns, 40)
+    cells = [[written(row.get(c.name), c.kind) for c in columns] for row in rows]
+    natural = {
+        c.name: max([len(c.name) if header else 0, *(len(line[n]) for line in cells)])
+        for n, c in enumerate(columns)
+    }
+    kept = _fitting(columns, natural, width)
+    table = Table(box=None, show_header=header, pad_edge=False, padding=(0, _GAP, 0, 0))
+    for column in kept:
+        whole = column.whole
+        table.add_column(
+            column.name.replace("_", " ").removesuffix(" s"),
+            no_wrap=whole,
+            min_width=natural[column.name] if whole else None,
+            overflow="fold",
+            justify="right" if column.right else "left",
+            header_style="bold",
+        )
+    for line in cells:
+        by_name = dict(zip((c.name for c in columns), line, strict=True))
+        table.add_row(*(Text(by_name[c.name], style=_style(by_name, c.name)) for c in kept))
+    Console(width=width, highlight=False, soft_wrap=False).print(table)
+    missing = [c.name for c in columns if c not in kept]
+    if missing:
+        say(f"(too narrow for {', '.join(missing)}; --json and pipes have them)")
+
+
+def _fitting(
+    columns: Sequence[Column], natural: Mapping[str, int], width: int
+) -> list[Column]:
+    """The columns that fit side by side; rank 0 stays and folds if it must."""
+    kept = list(columns)
+    while True:
+        needs = sum(natural[c.name] + _GAP for c in kept) - _GAP
+        droppable = max(kept, key=lambda c: c.rank)
+        if needs <= width or droppable.rank == 0:
+            return kept
+        kept.remove(droppable)
+
+
+_RED = frozenset({"failed_poison", "failed", "mismatch", "stale"})
+_YELLOW = frozenset({"unknown", "retryable", "in_flight", "parked", "awaiting_approval", "open"})
+_GREEN = frozenset({"succeeded", "joined", "ok"})
+
+
+def _style(row: Mapping[str, str], name: str) -> str:
+    if name not in ("status", "state"):
+        return ""
+    word = row[name]
+    return "red" if word in _RED else "yellow" if word in _YELLOW else "green" if word in _GREEN else ""

@@ -1,0 +1,197 @@
+"""The Celery application, worker and beat. Messages are doorbells and ticks and carry no data:
+each may be lost, late or doubled, because the row is the work and every job claims its rows."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from celery import Celery
+from celery.exceptions import SoftTimeLimitExceeded
+from celery.signals import worker_process_init, worker_process_shutdown, worker_shutting_down
+from kombu.entity import Queue
+
+from outbox.doorbell import DRAIN_TASK, SEND_QUEUE, broker_url_of
+from outbox.settings import Settings
+from workers.runtime import Poller, Runtime, Slots, slot_folder
+
+RESOLVE_QUEUE = "outbox.resolve"
+_STOP = b"\x01"
+
+
+class Child:
+    """What one prefork child holds. The stop flag is a page of memory that parent and children
+    share, because a warm shutdown signals the parent only."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.flag = mmap.mmap(-1, 1)
+        self.folder = slot_folder()
+        self.runtime: Runtime | None = None
+        self.poller: Poller | None = None
+
+    def stopping(self) -> bool:
+        """Whether the worker was told to end."""
+        return self.flag[:1] == _STOP
+
+    def stop(self, **_: Any) -> None:
+        """No new claim from here on, in any child."""
+        self.flag[:1] = _STOP
+
+    def start(self, **_: Any) -> None:
+        """In the child, after the fork."""
+        # A supervisor may signal the whole process group: a child finishes what is in flight and
+        # leaves ending it to its parent.
+        signal.signal(signal.SIGTERM, self._on_term)
+        slots = Slots(self.folder, max(self.settings.policy.children - 1, 1))
+        self.runtime = Runtime(self.settings, slots=slots, stopping=self.stopping)
+        self.poller = Poller(self.runtime, self.stopping)
+        self.poller.start()
+
+    def end(self, **_: Any) -> None:
+        """In the child, at its orderly end."""
+        if self.poller is not None:
+            self.poller.stop()
+        if self.runtime is not None:
+            self.runtime.close()
+
+    def _on_term(self, number: int, frame: FrameType | None) -> None:
+        self.stop()
+
+
+def build_app(settings: Settings) -> Celery:
+    """The Celery application for these settings; queues, limits and ticks, no results."""
+    policy = settings.policy
+    app = Celery("outbox", broker=broker_url_of(settings.redis_url), set_as_current=False)
+    ticks = {
+        "drain": (DRAIN_TASK, policy.tick_drain_s, SEND_QUEUE),
+        "expire": ("outbox.expire", policy.tick_expire_s, RESOLVE_QUEUE),
+        "join": ("outbox.join", policy.tick_join_s, RESOLVE_QUEUE),
+        "resolve": ("outbox.resolve", policy.tick_resolve_s, RESOLVE_QUEUE),
+        "escalate": ("outbox.escalate", policy.tick_escalate_s, RESOLVE_QUEUE),
+        "page": ("outbox.page", policy.tick_page_s, RESOLVE_QUEUE),
+    }
+    app.conf.update(
+        timezone="UTC",
+        enable_utc=True,
+        task_ignore_result=True,
+        task_store_errors_even_if_ignored=False,
+        task_acks_late=False,
+        task_soft_time_limit=policy.soft_limit_s,
+        task_time_limit=policy.hard_limit_s,
+        task_queues=[Queue(SEND_QUEUE), Queue(RESOLVE_QUEUE)],
+        task_default_queue=RESOLVE_QUEUE,
+        task_create_missing_queues=False,
+        worker_prefetch_multiplier=1,
+        worker_enable_remote_control=False,
+        worker_send_task_events=False,
+        worker_hijack_root_logger=False,
+        broker_connection_retry_on_startup=True,
+        broker_connection_max_retries=None,
+        broker_connection_timeout=max(settings.redis_timeout_s, 1.0),
+        broker_transport_options={
+            "visibility_timeout": policy.visibility_timeout_s,
+            "socket_connect_timeout": max(settings.redis_timeout_s, 1.0),
+            "socket_keepalive": True,
+        },
+        beat_schedule={
+            name: {
+                "task": task,
+                "schedule": period,
+                # Missed ticks are not replayed: a tick that waited for two periods is worthless.
+                "options": {"queue": queue, "expires": 2 * period},
+            }
+            for name, (task, period, queue) in ticks.items()
+        },
+    )
+    return app
+
+
+def add_tasks(app: Celery, child: Child) -> None:
+    """The two queues' tasks, over what the child holds."""
+
+    def drain() -> None:
+        if child.runtime is not None:
+            # The soft limit ends the round. Calls run in threads of their own, so the exception
+            # cannot be mistaken for a vendor's failure.
+            with suppress(SoftTimeLimitExceeded):
+                child.runtime.drain()
+
+    app.task(drain, name=DRAIN_TASK)
+    for role in ("expire", "join", "resolve", "escalate", "page"):
+        app.task(_job(child, role), name=f"outbox.{role}")
+
+
+def _job(child: Child, role: str) -> Any:
+    def run() -> None:
+        if child.runtime is not None:
+            with suppress(SoftTimeLimitExceeded):
+                child.runtime.run(role)
+
+    run.__name__ = role
+    return run
+
+
+def run_worker(settings: Settings) -> int:
+    """The worker, until SIGTERM. Without a broker it polls in this one process."""
+    child = Child(settings)
+    if not settings.redis_url:
+        return _run_polling(child)
+    app = build_app(settings)
+    add_tasks(app, child)
+    worker_process_init.connect(child.start, weak=False)
+    worker_process_shutdown.connect(child.end, weak=False)
+    worker_shutting_down.connect(child.stop, weak=False)
+    worker = app.Worker(
+        hostname=f"outbox@%h-{os.getpid()}",
+        pool="prefork",
+        concurrency=settings.policy.children,
+        queues=[SEND_QUEUE, RESOLVE_QUEUE],
+        loglevel="WARNING",
+        without_gossip=True,
+        without_mingle=True,
+        without_heartbeat=True,
+        optimization="fair",
+        quiet=True,
+    )
+    print("worker: ready to send and to resolve", file=sys.stderr, flush=True)
+    worker.start()
+    return int(worker.exitcode or 0)
+
+
+def _run_polling(child: Child) -> int:
+    ended = threading.Event()
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        child.stop()
+        ended.set()
+
+    child.start()
+    signal.signal(signal.SIGTERM, on_signal)
+    signal.signal(signal.SIGINT, on_signal)
+    print("worker: no REDIS_URL, polling the database", file=sys.stderr, flush=True)
+    ended.wait()
+    child.end()
+    return 0
+
+
+def run_beat(settings: Settings) -> int:
+    """Beat, until SIGTERM. Its ticks carry no data, so it keeps no schedule file; two beats at
+    once do no harm."""
+    app = build_app(settings)
+    beat = app.Beat(
+        loglevel="WARNING",
+        quiet=True,
+        scheduler_cls="celery.beat:Scheduler",
+        max_interval=min(settings.policy.tick_drain_s, 1.0),
+        schedule=str(Path(os.devnull)),
+    )
+    beat.run()
+    return 0

@@ -1,0 +1,222 @@
+"""The composition root of a worker process: everything with a socket or a thread is built here,
+in the process that uses it and never before a fork."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from outbox.doorbell import Doorbell
+from outbox.errors import Unreachable
+from outbox.settings import Settings
+from outbox.store import switches
+from outbox.store.connection import Store
+from resolvers import escalating, joining, pagers, paging, sweeping
+from resolvers.directory import Directory
+from resolvers.looking import Looker
+from vendors import registry
+from workers.monotonic import since_boot_s
+from workers.sender import Sender
+
+# Rows a process may hold connections for: the drain, the look-ups, the poll, one to spare.
+_CONNECTIONS = 12
+_LOOK_BUDGET_S = 2.0
+
+
+def build_directory(settings: Settings) -> Directory:
+    """The adapters of every vendor that has an account configured."""
+    policy = settings.policy
+    names = sorted({vendor for vendor, _ in settings.accounts})
+    return Directory(
+        settings,
+        {
+            name: registry.build(
+                name, connect_s=policy.connect_s, read_s=policy.call_deadline_s
+            )
+            for name in names
+        },
+    )
+
+
+class Slots:
+    """At most so many drains at once over all children of a worker, by file locks: a child that is
+    killed gives its slot back. Two queues alone would let drains take the last child."""
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self._paths = [folder / f"drain-{n}" for n in range(count)]
+
+    @contextmanager
+    def take(self) -> Iterator[bool]:
+        """A slot for the length of the block; False where all are taken."""
+        for path in self._paths:
+            handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(handle)
+                continue
+            try:
+                yield True
+            finally:
+                os.close(handle)
+            return
+        yield False
+
+
+class Runtime:
+    """One process's sender, resolvers and their heartbeats."""
+
+    def __init__(
+        self, settings: Settings, *, slots: Slots, stopping: Callable[[], bool] = lambda: False
+    ) -> None:
+        self.settings = settings
+        self.policy = settings.policy
+        self.instance = f"{socket.gethostname()}:{os.getpid()}"
+        self.store = Store(settings, size=_CONNECTIONS)
+        self.directory = build_directory(settings)
+        self.bell = Doorbell(settings.redis_url, timeout_s=settings.redis_timeout_s)
+        self.sender = Sender(
+            self.store, self.directory, self.bell, owner=self.instance, stopping=stopping
+        )
+        self.looker = Looker(self.store, self.directory)
+        self._pagers = pagers.parse(settings)
+        self._slots = slots
+        self._clock: tuple[float, float] | None = None
+        self._jobs: dict[str, tuple[float, Callable[[], int]]] = {
+            "expire": (self.policy.tick_expire_s, self._expire),
+            "join": (self.policy.tick_join_s, self._join),
+            "resolve": (self.policy.tick_resolve_s, self._look),
+            "escalate": (self.policy.tick_escalate_s, self._escalate),
+            "page": (self.policy.tick_page_s, self._page),
+        }
+
+    @property
+    def roles(self) -> dict[str, float]:
+        """Every resolver job and its period in seconds."""
+        return {name: period for name, (period, _) in self._jobs.items()}
+
+    def drain(self) -> int:
+        """Sends what is due, if a slot is free."""
+        with self._slots.take() as taken:
+            if not taken:
+                return 0
+            return self.sender.drain()
+
+    def run(self, role: str) -> int:
+        """Runs one resolver job and records its heartbeat. A database that is away leaves the
+        work where it is: in its rows, for the next tick."""
+        _, job = self._jobs[role]
+        try:
+            done = job()
+            with self.store.transaction() as tx:
+                switches.beat(tx, role, self.instance)
+        except Unreachable:
+            return 0
+        return done
+
+    def stale_roles(self) -> list[str]:
+        """Jobs that nobody has run for three periods."""
+        with self.store.transaction() as tx:
+            ages = switches.beat_ages_s(tx)
+        return [r for r, period in self.roles.items() if ages.get(r, 1e9) > 3 * period]
+
+    def due(self) -> bool:
+        """Whether a drain has something to do."""
+        if self.sender.has_late_answers():
+            return True
+        with self.store.transaction() as tx:
+            return switches.anything_due(tx)
+
+    def watch_clock(self) -> None:
+        """Compares the database's clock with the host's since the last look."""
+        with self.store.transaction() as tx:
+            before_s = since_boot_s()
+            at, timeline = switches.database_time(tx)
+            after_s = since_boot_s()
+            moved = switches.timeline_changed(tx, timeline)
+            last, self._clock = self._clock, (at, before_s)
+            if moved:
+                switches.doubt_clock(tx, f"the database is on a new timeline ({timeline})")
+            if last is None or after_s - before_s > 1:
+                return
+            step_s = (at - last[0]) - (before_s - last[1])
+            if abs(step_s) > self.policy.clock_step_s:
+                switches.doubt_clock(tx, f"the database's clock stepped by {step_s:.1f} s")
+
+    def close(self) -> None:
+        """Ends threads and connections; what is in flight was finished before."""
+        self.sender.close()
+        self.looker.close()
+        self.directory.close()
+        self.store.close()
+
+    def _expire(self) -> int:
+        done = sweeping.expire_once(self.store, self.directory)
+        return done + sweeping.withdraw_once(self.store, self.directory)
+
+    def _join(self) -> int:
+        return joining.join_once(self.store, self.directory)
+
+    def _look(self) -> int:
+        return self.looker.tick(min(_LOOK_BUDGET_S, self.policy.tick_resolve_s))
+
+    def _escalate(self) -> int:
+        return escalating.escalate_once(self.store, self.directory)
+
+    def _page(self) -> int:
+        return paging.page_once(self.store, self._pagers, self.settings)
+
+
+class Poller(threading.Thread):
+    """Polls Postgres from inside a worker process, so that a dead broker delays and never stops:
+    drains what is due, and runs a job whose heartbeat is older than three periods."""
+
+    def __init__(self, runtime: Runtime, stopping: Callable[[], bool]) -> None:
+        super().__init__(name="outbox-poll", daemon=True)
+        self._runtime = runtime
+        self._stopping = stopping
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        """Until the process is told to stop."""
+        while not self._ended.wait(self._runtime.policy.tick_drain_s):
+            if self._stopping():
+                return
+            try:
+                self._runtime.watch_clock()
+                if self._runtime.due():
+                    self._runtime.drain()
+                for role in self._runtime.stale_roles():
+                    self._runtime.run(role)
+            except Unreachable:
+                continue
+
+    def stop(self) -> None:
+        """Ends the thread after its present round."""
+        self._ended.set()
+        self.join()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+def slot_folder() -> Path:
+    """A fresh folder for the drain slots of one worker and its children."""
+    return Path(tempfile.mkdtemp(prefix="outbox-slots-"))

@@ -1,0 +1,268 @@
+"""The sender: claims a batch, calls concurrently, records whatever has finished in one statement.
+
+Nothing is sent that is not claimed in a committed transaction, and no transaction is open while a
+call is on the wire. Results stay in memory until their commit is confirmed.
+"""
+
+from __future__ import annotations
+
+import queue
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from outbox.doorbell import Doorbell
+from outbox.errors import Unreachable
+from outbox.outcomes import Lost, NotSent, Outcome, Receipt
+from outbox.store import doubt, intents, records, switches
+from outbox.store.claims import Claimer
+from outbox.store.connection import Store, Transaction
+from outbox.store.intents import Intent
+from outbox.store.moves import contradict
+from outbox.store.records import Ended
+from resolvers.decide import mismatch
+from resolvers.directory import Directory
+from workers.breaker import HANDED_BACK, Breaker, is_bad
+from workers.flight import Flight, Results, Watchdog
+from workers.monotonic import since_boot_s
+
+_RECORD_AGAIN_S = 0.5
+_JITTER = 0.2
+# How soon a drain that waits for answers sees that it shall stop, or claim again.
+_WAIT_S = 0.25
+
+
+class Sender:
+    """The one consumer's hands in one process. ``stopping`` says that the process was told to
+    end: no new claim, unstarted rows are handed back, what is in flight is finished."""
+
+    def __init__(
+        self,
+        store: Store,
+        directory: Directory,
+        bell: Doorbell,
+        *,
+        owner: str,
+        stopping: Callable[[], bool],
+    ) -> None:
+        self._store = store
+        self._directory = directory
+        self._bell = bell
+        self._stopping = stopping
+        self._policy = directory.policy
+        self._claimer = Claimer(
+            store, directory.sendable(), owner=owner, lease_s=self._policy.lease_s
+        )
+        self._pool = ThreadPoolExecutor(self._policy.threads, thread_name_prefix="outbox-send")
+        self._results: Results = queue.SimpleQueue()
+        self._watchdog = Watchdog(self._policy.call_deadline_s)
+        self._breaker = Breaker(self._policy)
+        self._random = random.Random()  # noqa: S311 - jitter, not a secret
+        self._busy = threading.Lock()
+        self._in_flight = 0
+        self._unrecorded: list[tuple[Flight, Outcome]] = []
+
+    def drain(self, budget_s: float | None = None) -> int:
+        """Sends what is due until nothing is, or the budget is spent; then finishes what is in
+        flight. Returns how many intents it claimed; 0 at once where a drain runs already."""
+        if not self._busy.acquire(blocking=False):
+            return 0
+        try:
+            return self._drain(self._policy.drain_budget_s if budget_s is None else budget_s)
+        finally:
+            self._busy.release()
+
+    def has_late_answers(self) -> bool:
+        """Whether calls that were cut have come back since the last drain."""
+        return not self._results.empty() or bool(self._unrecorded)
+
+    def close(self) -> None:
+        """Ends the threads; nothing may be in flight."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._watchdog.close()
+
+    # -- the loop ----------------------------------------------------------------------------
+
+    def _drain(self, budget_s: float) -> int:
+        end = time.monotonic() + budget_s
+        claimed, next_claim, emptied = 0, 0.0, False
+        self._record(self._collect())
+        while True:
+            now = time.monotonic()
+            may_claim = now < end and not self._stopping()
+            if may_claim and now >= next_claim and self._in_flight < self._policy.threads:
+                count = self._claim()
+                claimed += count
+                emptied = count == 0
+                # After an empty claim the tick's pace is enough while calls are in the air.
+                next_claim = now + self._policy.tick_drain_s if emptied else 0.0
+            if self._in_flight == 0 and not self._unrecorded:
+                if not may_claim:
+                    break
+                if emptied:
+                    alone = self._claim_alone()
+                    if not alone:
+                        break
+                    claimed += alone
+                    emptied, next_claim = False, 0.0
+            self._record(self._collect())
+        if not emptied and not self._stopping():
+            self._bell.ring()
+        return claimed
+
+    def _claim(self) -> int:
+        self._bell.answer()
+        began = since_boot_s()
+        places = self._policy.threads - self._in_flight
+        rows = self._claimer.claim(min(self._policy.batch, places))
+        self._launch(rows, began)
+        return len(rows)
+
+    def _claim_alone(self) -> int:
+        began = since_boot_s()
+        rows = self._claimer.claim_alone()
+        self._launch(rows, began)
+        while self._in_flight or self._unrecorded:
+            self._record(self._collect())
+        return len(rows)
+
+    def _launch(self, rows: Sequence[Intent], began: float) -> None:
+        for row in rows:
+            flight = Flight(
+                row, start_by=began + self._policy.start_limit_s, results=self._results
+            )
+            self._in_flight += 1
+            self._pool.submit(self._fly, flight)
+
+    def _fly(self, flight: Flight) -> None:
+        if self._stopping() or not flight.may_start():
+            flight.land(NotSent(HANDED_BACK))
+            return
+        number = self._watchdog.watch(flight)
+        try:
+            outcome = self._perform(flight)
+        except BaseException as error:  # noqa: BLE001 - whatever it was, the write may have landed
+            outcome = Lost(f"the adapter raised {type(error).__name__}")
+        self._watchdog.forget(number)
+        flight.land(outcome)
+
+    def _perform(self, flight: Flight) -> Outcome:
+        row = flight.intent
+        reached = self._directory.reach(row.vendor, row.account)
+        if reached is None:
+            return NotSent("no credentials for this account here")
+        vendor, account, _ = reached
+        if row.mode != account.mode or (row.vendor_account or "") != account.vendor_account:
+            return NotSent("the account is not the one the intent was claimed for")
+        return vendor.perform(row.call(account, flight))
+
+    # -- results -----------------------------------------------------------------------------
+
+    def _collect(self) -> list[tuple[Flight, Outcome]]:
+        """What has finished; waits a moment for the first."""
+        batch = self._unrecorded
+        self._unrecorded = []
+        try:
+            if not batch and self._in_flight:
+                batch = [self._results.get(timeout=min(self._policy.tick_drain_s, _WAIT_S))]
+            while True:
+                batch.append(self._results.get_nowait())
+        except queue.Empty:
+            return batch
+
+    def _record(self, batch: list[tuple[Flight, Outcome]]) -> None:
+        if not batch:
+            return
+        for flight, _ in batch:
+            if not flight.reported:
+                flight.reported = True
+                self._in_flight -= 1
+        try:
+            self._write(batch)
+        except Unreachable:
+            # Nothing is forgotten: the same results are offered again until a commit is confirmed.
+            self._unrecorded = batch
+            time.sleep(_RECORD_AGAIN_S)
+
+    def _write(self, batch: list[tuple[Flight, Outcome]]) -> None:
+        ended = [self._ended(flight, outcome) for flight, outcome in batch]
+        first: dict[object, Ended] = {}
+        late: list[Ended] = []
+        for one in ended:
+            if first.setdefault(one.intent.id, one) is not one:
+                late.append(one)
+        try:
+            self._write_together(list(first.values()))
+        except Unreachable:
+            raise
+        except Exception:  # noqa: BLE001 - one bad row must not lose the others' receipts
+            for one in first.values():
+                self._write_alone(one)
+        for one in late:
+            self._write_alone(one)
+
+    def _write_together(self, ended: list[Ended]) -> None:
+        with self._store.transaction() as tx:
+            records.record(tx, ended)
+            for one in ended:
+                self._check_answer(tx, one)
+            self._look_after(tx, ended)
+
+    def _write_alone(self, one: Ended) -> None:
+        try:
+            self._write_together([one])
+        except Unreachable:
+            raise
+        except Exception as error:  # noqa: BLE001 - what cannot be written as it is stays in doubt
+            lost = Lost(f"the answer could not be recorded: {type(error).__name__}")
+            self._write_together([Ended(one.intent, lost, look_in_s=one.look_in_s)])
+
+    def _check_answer(self, tx: Transaction, one: Ended) -> None:
+        """An answer that is ours and is not what was asked for needs a person."""
+        if not isinstance(one.outcome, Receipt):
+            return
+        wrong = mismatch(one.intent, one.outcome.reading)
+        if wrong is not None:
+            row = intents.lock(tx, one.intent.id)
+            assert row is not None
+            receipt = one.outcome.reading.receipt_id
+            contradict(tx, row, wrong.replace(" ", "_"), [receipt], f"the answer shows {wrong}")
+
+    def _ended(self, flight: Flight, outcome: Outcome) -> Ended:
+        policy, row = self._policy, flight.intent
+        back_off = min(policy.not_sent_first_s * 2.0 ** min(row.not_sent_count, 30), policy.not_sent_max_s)
+        back_off *= 1 + self._random.uniform(-_JITTER, _JITTER)
+        if isinstance(outcome, NotSent):
+            if outcome.reason == HANDED_BACK:
+                back_off = 0.0
+            elif outcome.retry_after_s is not None:
+                back_off = max(back_off, outcome.retry_after_s)
+        return Ended(
+            row, outcome, row.last_sent_at, back_off_s=back_off, look_in_s=policy.looks_s[0]
+        )
+
+    def _look_after(self, tx: Transaction, ended: list[Ended]) -> None:
+        """Pauses, breakers and verifying looks that the outcomes ask for."""
+        policy = self._policy
+        for one in ended:
+            row, outcome = one.intent, one.outcome
+            where = (row.vendor, row.account)
+            if isinstance(outcome, NotSent) and outcome.pause:
+                switches.pause(tx, *where, kind="pause", reason=outcome.reason, by="sender")
+            elif row.id in self._claimer.probes:
+                self._claimer.probes.discard(row.id)
+                if is_bad(outcome):
+                    switches.slow_breaker(tx, *where, max_s=policy.breaker_probe_max_s)
+                else:
+                    switches.close_breaker(tx, *where)
+            elif self._breaker.count(*where, outcome, time.monotonic()):
+                switches.trip_breaker(
+                    tx, *where, reason="most calls fail", probe_s=policy.breaker_probe_s
+                )
+            contract = self._directory.contract(row.vendor)
+            if isinstance(outcome, Receipt) and contract and contract.can_look_up:
+                if not contract.honours_keys:
+                    after_s = policy.lease_s + policy.quiet_after_s(contract)
+                    doubt.schedule_verification(tx, [row.id], after_s)
