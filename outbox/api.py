@@ -42,6 +42,7 @@ class Outbox:
         self._bell = Doorbell(settings.redis_url, timeout_s=settings.redis_timeout_s)
         self._store: Store | None = None
         self._lock = threading.Lock()
+        self._closing = threading.Event()
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None) -> Self:
@@ -50,7 +51,7 @@ class Outbox:
 
     # -- enqueue -----------------------------------------------------------------------------
 
-    def enqueue(  # noqa: PLR0913 - the design's API
+    def enqueue(
         self,
         session: Any,
         tool: WriteTool,
@@ -78,7 +79,7 @@ class Outbox:
         assert isinstance(answer, Answer)
         return answer
 
-    async def aenqueue(  # noqa: PLR0913 - the design's API
+    async def aenqueue(
         self,
         session: Any,
         tool: WriteTool,
@@ -122,7 +123,7 @@ class Outbox:
         """Wakes a worker. For bare connections, after commit; without it the tick finds the row."""
         self._bell.ring()
 
-    def _draft(  # noqa: PLR0913 - internal, positional
+    def _draft(
         self,
         tool: WriteTool,
         scope: Scope,
@@ -214,7 +215,7 @@ class Outbox:
             left_s = give_up - time.monotonic()
             if (seen and seen.told in ("settled", "failed", "cancelled")) or left_s <= 0:
                 break
-            time.sleep(min(pause_s, left_s))
+            self._closing.wait(min(pause_s, left_s))
             pause_s = min(pause_s * 2, _POLL_MAX_S)
         return answer or not_seen(intent_id)
 
@@ -293,5 +294,3 @@ def _uuid(value: UUID | str, path: str) -> UUID:
 def _check_consumer(consumer: str) -> None:
     if not isinstance(consumer, str) or not 1 <= len(consumer) <= 100 or not consumer.isprintable():
         raise Invalid("consumer", "must be printable text of 1 to 100 characters")
-
-

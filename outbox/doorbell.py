@@ -49,7 +49,7 @@ class Doorbell:
             if not client.set(_WAKE, "1", nx=True, px=_WAKE_MS):
                 return False
             app.send_task(DRAIN_TASK, queue=SEND_QUEUE, retry=False, ignore_result=True)
-        except Exception:  # noqa: BLE001 - whatever the broker does, the commit stands
+        except Exception:
             self._rest_until = time.monotonic() + _REST_S
             return False
         return True
@@ -62,16 +62,16 @@ class Doorbell:
             with self._lock:
                 client, _ = self._connected()
             client.delete(_WAKE)
-        except Exception:  # noqa: BLE001 - without a broker there is no bell to answer
+        except Exception:
             return
 
     def _connected(self) -> tuple[Redis, Celery]:
         if self._client is None or self._app is None:
             # Imported late: an agent's process that never rings pays nothing for either.
-            from celery import Celery  # noqa: PLC0415
-            from redis import Redis  # noqa: PLC0415
-            from redis.backoff import NoBackoff  # noqa: PLC0415
-            from redis.retry import Retry  # noqa: PLC0415
+            from celery import Celery
+            from redis import Redis
+            from redis.backoff import NoBackoff
+            from redis.retry import Retry
 
             limits: dict[str, Any] = {
                 "socket_timeout": self._timeout_s,

@@ -59,7 +59,7 @@ def parse_json(raw: str | bytes, path: str = "args") -> Any:
         raise Invalid(path, "is not valid JSON, or holds a number too long to read") from None
 
 
-def cleaned(value: Any, path: str, limits: Limits = Limits(), depth: int = 0) -> Any:  # noqa: B008
+def cleaned(value: Any, path: str, limits: Limits = Limits(), depth: int = 0) -> Any:
     """``value`` reduced to what JSON, Postgres and RFC 8785 can all carry, or ``Invalid``.
 
     Tuples become lists; aware datetimes RFC 3339 text in UTC; dates and UUIDs text; a Decimal the
@@ -132,7 +132,7 @@ def _number(value: int | float | Decimal, path: str) -> int | float:
     return int(value)
 
 
-def canonical(value: Any, path: str, limits: Limits = Limits()) -> str:  # noqa: B008
+def canonical(value: Any, path: str, limits: Limits = Limits()) -> str:
     """RFC 8785 text of an already cleaned value. Raises ``Invalid`` when it is too long."""
     encoded = rfc8785.dumps(value)
     if len(encoded) > limits.max_bytes:
@@ -145,7 +145,7 @@ def fingerprint(identity: Mapping[str, Any]) -> bytes:
     return hashlib.sha256(rfc8785.dumps(dict(identity))).digest()
 
 
-def intent_key(  # noqa: PLR0913 - the key's parts are these, and each is named at the call
+def intent_key(
     *,
     tenant: str,
     vendor: str,

@@ -54,7 +54,7 @@ def gate_of(vendor: str, account: str, tool: str, tenant: str) -> str:
     return gate_prefix(vendor, account, tool, tenant)
 
 
-def draft(  # noqa: PLR0913 - what enqueue takes, one to one
+def draft(
     tool: WriteTool,
     scope: Scope,
     args: Mapping[str, Any] | str | bytes,
@@ -67,7 +67,11 @@ def draft(  # noqa: PLR0913 - what enqueue takes, one to one
     limits: Limits = Limits(),  # noqa: B008 - frozen
 ) -> Draft:
     """Validates, strips, canonicalises and freezes. Raises ``Invalid`` naming the field."""
-    if isinstance(occurrence, bool) or not isinstance(occurrence, int) or not 0 <= occurrence < 2**31:
+    if (
+        isinstance(occurrence, bool)
+        or not isinstance(occurrence, int)
+        or not 0 <= occurrence < 2**31
+    ):
         raise Invalid("occurrence", "must be an integer from 0")
     if tool.once_per == "epoch" and not scope.epoch:
         raise Invalid("scope.epoch", f"{tool.name} is once per epoch, so an epoch must be given")
@@ -150,7 +154,9 @@ def _arguments(
     for name, value in raw.items():
         if isinstance(name, str) and is_reserved(name):
             if tool.strict:
-                raise Invalid(f"args.{name}", "is reserved: the key and the scope are not arguments")
+                raise Invalid(
+                    f"args.{name}", "is reserved: the key and the scope are not arguments"
+                )
             notes.append(f"stripped the reserved argument {name}")
             continue
         kept[name] = value
@@ -203,7 +209,7 @@ def _short(value: str | None, path: str) -> str | None:
     return value
 
 
-def _request(  # noqa: PLR0913 - internal
+def _request(
     tool: WriteTool,
     scope: Scope,
     arguments: Mapping[str, Any],

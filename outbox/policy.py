@@ -123,7 +123,9 @@ class Policy:
         adapted = self.adapted(contract)
         if not adapted.honours_keys or adapted.window_s is None:
             return None
-        margin = max(adapted.margin_s, self.lease_s + adapted.in_flight_bound_s + self.margin_slack_s)
+        margin = max(
+            adapted.margin_s, self.lease_s + adapted.in_flight_bound_s + self.margin_slack_s
+        )
         return max(adapted.window_s - margin, 0.0)
 
     def ttl_s(self, contract: VendorContract, asked_s: float | None = None) -> float:

@@ -16,7 +16,6 @@ from sqlalchemy.pool import NullPool
 from outbox.errors import Unreachable
 
 
-
 def _scripts() -> Path:
     """The installed migrations, or the checkout's folder beside the package."""
     here = Path(__file__).resolve().parent

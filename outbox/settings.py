@@ -49,7 +49,7 @@ class Settings:
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None) -> Settings:
-        """Reads the environment (or the given mapping). Raises ``SettingsError`` with all faults."""
+        """Reads the environment, or the mapping. Raises ``SettingsError`` with all faults."""
         reader = _Reader(os.environ if env is None else env)
         profile = reader.choice("OUTBOX_PROFILE", ("production", "demo"), "production")
         settings = cls(
@@ -167,7 +167,10 @@ class _Reader:
             scheme, _, rest = part.partition(":")
             if scheme not in _PAGER_SCHEMES or not rest:
                 self.problems.append(
-                    ("OUTBOX_PAGERS", "must be `none` or a list of pagerduty:KEY, webhook:URL, file:PATH")
+                    (
+                        "OUTBOX_PAGERS",
+                        "must be `none` or a list of pagerduty:KEY, webhook:URL, file:PATH",
+                    )
                 )
         return named
 
@@ -254,9 +257,18 @@ class _Reader:
         name: str,
         table: Mapping[str, Any],
     ) -> None:
-        allowed = {"credential", "credential_env", "mode", "vendor_account", "webhook_secrets", "base_url"}
+        allowed = {
+            "credential",
+            "credential_env",
+            "mode",
+            "vendor_account",
+            "webhook_secrets",
+            "base_url",
+        }
         for extra in sorted(set(table) - allowed):
-            self.problems.append((where, f"has no setting {extra}; it has {', '.join(sorted(allowed))}"))
+            self.problems.append(
+                (where, f"has no setting {extra}; it has {', '.join(sorted(allowed))}")
+            )
         credential = str(table.get("credential", ""))
         if table.get("credential_env"):
             credential = self.env.get(str(table["credential_env"]), "")
@@ -316,3 +328,8 @@ def database_url(raw: str) -> str:
     if not (parts.hostname or parse_qs(parts.query).get("host")):
         raise Invalid("DATABASE_URL", "names no host")
     return "postgresql+psycopg" + raw[len(parts.scheme) :]
+
+
+def process_environment() -> dict[str, str]:
+    """This process's environment, for the child processes that it starts."""
+    return dict(os.environ)

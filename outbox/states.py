@@ -137,7 +137,7 @@ TABLE: dict[tuple[Status, Event], str] = {
 }
 
 
-def transition(status: Status, event: Event, facts: Facts = Facts()) -> Verdict:  # noqa: B008
+def transition(status: Status, event: Event, facts: Facts = Facts()) -> Verdict:
     """What ``event`` does to a row of ``status``. Raises ``IllegalTransition`` for a ``b`` cell.
 
     ``facts.doubt`` is the doubt that remains once the event has been counted: a refusal or a

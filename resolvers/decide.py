@@ -113,15 +113,14 @@ def quiet_from(row: Doubtful, contract: VendorContract, policy: Policy) -> datet
 
 def mismatch(row: Doubtful, reading: Reading) -> str | None:
     """In which way an object of ours is not what was asked for; None where it is."""
-    if reading.livemode is not None and row.mode is not None:
-        if reading.livemode != (row.mode == "live"):
-            return "another mode"
-    if reading.vendor_account and row.vendor_account:
-        if reading.vendor_account != row.vendor_account:
-            return "another account"
-    if row.amount_minor is not None and reading.amount_minor is not None:
-        if row.amount_minor != reading.amount_minor:
-            return "another amount"
+    if None not in (reading.livemode, row.mode) and reading.livemode != (row.mode == "live"):
+        return "another mode"
+    accounts = {reading.vendor_account, row.vendor_account} - {None, ""}
+    if len(accounts) > 1:
+        return "another account"
+    amounts = {row.amount_minor, reading.amount_minor} - {None}
+    if len(amounts) > 1:
+        return "another amount"
     if row.currency and reading.currency and row.currency != reading.currency.lower():
         return "another currency"
     return None
@@ -191,7 +190,7 @@ def _is_confirmed(row: Doubtful, evidence: Evidence, contract: VendorContract) -
     return apart > 0 and apart >= contract.read_lag_s
 
 
-def _may_resend(  # noqa: PLR0913 - the decision's own arguments
+def _may_resend(
     row: Doubtful,
     evidence: Evidence,
     contract: VendorContract,
@@ -237,7 +236,12 @@ def _due_in_s(
 
 
 def reasons_to_escalate(
-    *, ttl_at: datetime, window_ends_at: datetime | None, crashes: int, policy: Policy, now: datetime
+    *,
+    ttl_at: datetime,
+    window_ends_at: datetime | None,
+    crashes: int,
+    policy: Policy,
+    now: datetime,
 ) -> list[str]:
     """Why an unsettled intent needs a person now."""
     reasons = []

@@ -36,9 +36,7 @@ def escalate_once(store: Store, directory: Directory) -> int:
     return seen
 
 
-def _escalate(
-    tx: Transaction, directory: Directory, row: Intent, beside: dict[str, Any]
-) -> None:
+def _escalate(tx: Transaction, directory: Directory, row: Intent, beside: dict[str, Any]) -> None:
     if beside["held_by"] is not None and row.state is Status.PENDING:
         # Never sent, and held: one question about the holder, not one for each row.
         escalations.open_for_holder(

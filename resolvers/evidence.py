@@ -10,7 +10,9 @@ from outbox.store.moves import Change, apply, contradict, move_business
 from resolvers.decide import mismatch
 
 
-def apply_reading(tx: Transaction, row: Intent, reading: Reading, *, actor: str, source: str) -> str:
+def apply_reading(
+    tx: Transaction, row: Intent, reading: Reading, *, actor: str, source: str
+) -> str:
     """What an object of ours makes of its intent; returns a word for the caller's log.
 
     ``row`` was read (or locked) in this transaction. Raises ``Moved`` when it was written since.

@@ -57,7 +57,7 @@ def _join(store: Store, directory: Directory, row: dict[str, Any]) -> None:
             inbox.settle(tx, row["id"], "joined", intent_id=owners[0])
 
 
-def _join_fact(  # noqa: PLR0913 - one fact and where it came from
+def _join_fact(
     tx: Transaction,
     directory: Directory,
     vendor: Vendor,
@@ -100,9 +100,8 @@ def _wrong_place(intent: Intent, account: Account, fact: WebhookFact) -> str | N
         return "an event of another account names this intent"
     if fact.livemode is not None and fact.livemode != (account.mode == "live"):
         return "an event of another mode names this intent"
-    if fact.vendor_account and account.vendor_account:
-        if fact.vendor_account != account.vendor_account:
-            return "an event of another vendor account names this intent"
+    if len({fact.vendor_account, account.vendor_account} - {None, ""}) > 1:
+        return "an event of another vendor account names this intent"
     return None
 
 
@@ -192,7 +191,7 @@ def _key(text: str) -> bytes | None:
         key = bytes.fromhex(text)
     except ValueError:
         return None
-    return key if len(key) == 32 else None  # noqa: PLR2004 - the key's length
+    return key if len(key) == 32 else None
 
 
 def _id(text: str) -> UUID | None:

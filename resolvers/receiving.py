@@ -71,15 +71,12 @@ def _one_each(facts: list[WebhookFact]) -> list[WebhookFact]:
 
 def _keep(tx: Transaction, vendor: str, account: Account, fact: WebhookFact, body: bytes) -> bool:
     wrong = _of_elsewhere(account, fact)
-    if fact.livemode is None:
-        mode = account.mode
-    else:
-        mode = "live" if fact.livemode else "test"
+    live = (account.mode == "live") if fact.livemode is None else fact.livemode
     fresh = inbox.keep(
         tx,
         vendor=vendor,
         account=account.name,
-        mode=mode,
+        mode="live" if live else "test",
         event_id=_storable(fact.event_id),
         kind=_storable(fact.kind),
         body=body,

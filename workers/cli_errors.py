@@ -54,6 +54,7 @@ def told_of(error: BaseException) -> Told:
             "code": "settings",
             "message": f"{len(lines)} settings are wrong" if len(lines) > 1 else lines[0],
             "field": error.problems[0][0],
+            "candidates": [],
             "problems": [{"field": n, "message": p} for n, p in error.problems],
         }
         return Told(USAGE, body, lines)
@@ -73,8 +74,8 @@ def told_of(error: BaseException) -> Told:
     if getattr(error, "sqlstate", None) in _NO_SCHEMA:
         said = "the schema is missing or older than this release: `outbox schema upgrade`"
         return _told(USAGE, "schema", said, "DATABASE_URL")
-    kind = type(error).__name__
-    return _told(BUG, "bug", f"a bug in outbox-resolve: {kind}: {error}")
+    # The message of a database error can quote a row.
+    return _told(BUG, "bug", f"a bug in outbox-resolve: {type(error).__name__}")
 
 
 def _usage(error: click.UsageError) -> Told:
@@ -95,11 +96,12 @@ def _told(
     field_name: str | None = None,
     candidates: tuple[str, ...] = (),
 ) -> Told:
-    body: dict[str, Any] = {"code": code, "message": message}
-    if field_name is not None:
-        body["field"] = field_name
-    if candidates:
-        body["candidates"] = list(candidates)
+    body = {
+        "code": code,
+        "message": message,
+        "field": field_name,
+        "candidates": list(candidates),
+    }
     return Told(exit_code, body, (message,))
 
 
@@ -113,6 +115,6 @@ def show(error: BaseException, *, as_json: bool) -> int:
     else:
         for number, line in enumerate(told.lines):
             print(f"outbox: {line}" if number == 0 else f"  {line}", file=sys.stderr)
-    if told.exit_code == BUG:
-        traceback.print_exception(error, file=sys.stderr)
+        if told.exit_code == BUG:
+            print("".join(traceback.format_tb(error.__traceback__)), end="", file=sys.stderr)
     return told.exit_code

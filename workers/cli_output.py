@@ -52,7 +52,7 @@ def show_rows(
         click.echo(f"more: --after {next_}", err=True)
 
 
-def show_item(run: Run, fields: Mapping[str, Any], kinds: Mapping[str, str] = {}) -> None:  # noqa: B006 - read only
+def show_item(run: Run, fields: Mapping[str, Any], kinds: Mapping[str, str] = {}) -> None:
     """One thing. JSON: the object itself with ``"schema": 1``."""
     if run.json:
         show_json({name: plain(value) for name, value in fields.items()})

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from outbox.store.connection import Store
     from resolvers.directory import Directory
 
-PREFIX_HELP = "an id, or its first digits (6 or more) where they are unique"
-
 
 class Run:
     """Settings, store and directory of one invocation, each built when first asked for."""

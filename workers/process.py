@@ -62,7 +62,7 @@ class Child:
         if self.runtime is not None:
             self.runtime.close()
 
-    def _on_term(self, number: int, frame: FrameType | None) -> None:
+    def _on_term(self, _number: int, _frame: FrameType | None) -> None:
         self.stop()
 
 
@@ -169,7 +169,7 @@ def run_worker(settings: Settings) -> int:
 def _run_polling(child: Child) -> int:
     ended = threading.Event()
 
-    def on_signal(number: int, frame: FrameType | None) -> None:
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
         child.stop()
         ended.set()
 
@@ -193,5 +193,6 @@ def run_beat(settings: Settings) -> int:
         max_interval=min(settings.policy.tick_drain_s, 1.0),
         schedule=str(Path(os.devnull)),
     )
+    print("beat: ticking", file=sys.stderr, flush=True)
     beat.run()
     return 0

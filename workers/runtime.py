@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from random import Random  # noqa: TID251 - built here, handed on as an argument
 from types import TracebackType
 from typing import Self
 
@@ -38,9 +39,7 @@ def build_directory(settings: Settings) -> Directory:
     return Directory(
         settings,
         {
-            name: registry.build(
-                name, connect_s=policy.connect_s, read_s=policy.call_deadline_s
-            )
+            name: registry.build(name, connect_s=policy.connect_s, read_s=policy.call_deadline_s)
             for name in names
         },
     )
@@ -84,7 +83,12 @@ class Runtime:
         self.directory = build_directory(settings)
         self.bell = Doorbell(settings.redis_url, timeout_s=settings.redis_timeout_s)
         self.sender = Sender(
-            self.store, self.directory, self.bell, owner=self.instance, stopping=stopping
+            self.store,
+            self.directory,
+            self.bell,
+            owner=self.instance,
+            stopping=stopping,
+            jitter=Random().random,  # noqa: S311 - spreads retries, hides nothing
         )
         self.looker = Looker(self.store, self.directory)
         self._pagers = pagers.parse(settings)

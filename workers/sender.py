@@ -7,7 +7,6 @@ call is on the wire. Results stay in memory until their commit is confirmed.
 from __future__ import annotations
 
 import queue
-import random
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -36,7 +35,8 @@ _WAIT_S = 0.25
 
 class Sender:
     """The one consumer's hands in one process. ``stopping`` says that the process was told to
-    end: no new claim, unstarted rows are handed back, what is in flight is finished."""
+    end: no new claim, unstarted rows are handed back, what is in flight is finished. ``jitter``
+    gives a number from 0 to 1."""
 
     def __init__(
         self,
@@ -46,6 +46,7 @@ class Sender:
         *,
         owner: str,
         stopping: Callable[[], bool],
+        jitter: Callable[[], float],
     ) -> None:
         self._store = store
         self._directory = directory
@@ -59,7 +60,8 @@ class Sender:
         self._results: Results = queue.SimpleQueue()
         self._watchdog = Watchdog(self._policy.call_deadline_s)
         self._breaker = Breaker(self._policy)
-        self._random = random.Random()  # noqa: S311 - jitter, not a secret
+        self._jitter = jitter
+        self._patience = threading.Event()
         self._busy = threading.Lock()
         self._in_flight = 0
         self._unrecorded: list[tuple[Flight, Outcome]] = []
@@ -130,9 +132,7 @@ class Sender:
 
     def _launch(self, rows: Sequence[Intent], began: float) -> None:
         for row in rows:
-            flight = Flight(
-                row, start_by=began + self._policy.start_limit_s, results=self._results
-            )
+            flight = Flight(row, start_by=began + self._policy.start_limit_s, results=self._results)
             self._in_flight += 1
             self._pool.submit(self._fly, flight)
 
@@ -143,7 +143,7 @@ class Sender:
         number = self._watchdog.watch(flight)
         try:
             outcome = self._perform(flight)
-        except BaseException as error:  # noqa: BLE001 - whatever it was, the write may have landed
+        except BaseException as error:
             outcome = Lost(f"the adapter raised {type(error).__name__}")
         self._watchdog.forget(number)
         flight.land(outcome)
@@ -184,7 +184,7 @@ class Sender:
         except Unreachable:
             # Nothing is forgotten: the same results are offered again until a commit is confirmed.
             self._unrecorded = batch
-            time.sleep(_RECORD_AGAIN_S)
+            self._patience.wait(_RECORD_AGAIN_S)
 
     def _write(self, batch: list[tuple[Flight, Outcome]]) -> None:
         ended = [self._ended(flight, outcome) for flight, outcome in batch]
@@ -197,7 +197,7 @@ class Sender:
             self._write_together(list(first.values()))
         except Unreachable:
             raise
-        except Exception:  # noqa: BLE001 - one bad row must not lose the others' receipts
+        except Exception:
             for one in first.values():
                 self._write_alone(one)
         for one in late:
@@ -215,7 +215,7 @@ class Sender:
             self._write_together([one])
         except Unreachable:
             raise
-        except Exception as error:  # noqa: BLE001 - what cannot be written as it is stays in doubt
+        except Exception as error:
             lost = Lost(f"the answer could not be recorded: {type(error).__name__}")
             self._write_together([Ended(one.intent, lost, look_in_s=one.look_in_s)])
 
@@ -232,8 +232,10 @@ class Sender:
 
     def _ended(self, flight: Flight, outcome: Outcome) -> Ended:
         policy, row = self._policy, flight.intent
-        back_off = min(policy.not_sent_first_s * 2.0 ** min(row.not_sent_count, 30), policy.not_sent_max_s)
-        back_off *= 1 + self._random.uniform(-_JITTER, _JITTER)
+        back_off = min(
+            policy.not_sent_first_s * 2.0 ** min(row.not_sent_count, 30), policy.not_sent_max_s
+        )
+        back_off *= 1 + _JITTER * (2 * self._jitter() - 1)
         if isinstance(outcome, NotSent):
             if outcome.reason == HANDED_BACK:
                 back_off = 0.0
@@ -262,7 +264,8 @@ class Sender:
                     tx, *where, reason="most calls fail", probe_s=policy.breaker_probe_s
                 )
             contract = self._directory.contract(row.vendor)
-            if isinstance(outcome, Receipt) and contract and contract.can_look_up:
-                if not contract.honours_keys:
-                    after_s = policy.lease_s + policy.quiet_after_s(contract)
-                    doubt.schedule_verification(tx, [row.id], after_s)
+            if contract is None or contract.honours_keys or not contract.can_look_up:
+                continue
+            if isinstance(outcome, Receipt):
+                after_s = policy.lease_s + policy.quiet_after_s(contract)
+                doubt.schedule_verification(tx, [row.id], after_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import socket
 import sys
@@ -27,6 +28,7 @@ from resolvers.receiving import TOO_LARGE, Receiver
 _BODY_S = 10.0
 _GRACE_S = 10
 _BACKLOG = 2048
+_log = logging.getLogger(__name__)
 
 
 def webhook_routes(receiver: Receiver) -> list[Route]:
@@ -46,13 +48,15 @@ def webhook_routes(receiver: Receiver) -> list[Route]:
             return PlainTextResponse(
                 "the body is too large", TOO_LARGE, headers={"Connection": "close"}
             )
-        status, text = await run_in_threadpool(
-            receiver.receive,
-            request.path_params["vendor"],
-            request.path_params["account"],
-            request.headers,
-            body,
-        )
+        path = request.path_params
+        try:
+            status, text = await run_in_threadpool(
+                receiver.receive, path["vendor"], path["account"], request.headers, body
+            )
+        except Exception as error:
+            # A traceback could quote the body; the vendor delivers again after a 500.
+            _log.error("a webhook was not stored: %s", type(error).__name__)
+            return PlainTextResponse("the event was not stored", 500)
         return PlainTextResponse(text, status)
 
     return [Route("/webhooks/{vendor}/{account}", webhook, methods=["POST"])]

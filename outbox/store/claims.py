@@ -192,7 +192,7 @@ class Claimer:
         self.probes: set[UUID] = set()
 
     def claim(self, limit: int) -> list[Intent]:
-        """Up to ``limit`` due rows, leased in one commit. Empty only after a scan from the start."""
+        """Up to ``limit`` due rows, leased in one commit; empty only after a whole scan."""
         found = self._claim_lanes(limit)
         if len(found) >= limit:
             return found

@@ -10,9 +10,7 @@ from outbox.store.connection import Transaction
 from outbox.store.intents import COLUMNS, COLUMNS_OF_I, Intent, as_intent
 
 
-def expire_leases(
-    tx: Transaction, *, limit: int, look_in_s: float, max_crashes: int
-) -> int:
+def expire_leases(tx: Transaction, *, limit: int, look_in_s: float, max_crashes: int) -> int:
     """Leases whose end has passed: the worker is lost, the row is in doubt. A row that lost
     ``max_crashes`` workers in a row is due for a person at once. Returns how many."""
     row = tx.one(
@@ -108,7 +106,7 @@ def schedule_verification(tx: Transaction, intent_ids: list[UUID], after_s: floa
     )
 
 
-def note_look(  # noqa: PLR0913 - each is what the look established
+def note_look(
     tx: Transaction,
     intent: Intent,
     *,
@@ -207,7 +205,9 @@ def claim_overdue(tx: Transaction, limit: int) -> list[dict[str, Any]]:
     )
 
 
-def arm_escalation(tx: Transaction, intent_id: UUID, at: datetime | None, in_s: float | None) -> None:
+def arm_escalation(
+    tx: Transaction, intent_id: UUID, at: datetime | None, in_s: float | None
+) -> None:
     """When the row is next due for a person: at a time, in so many seconds, or never."""
     tx.run(
         "UPDATE outbox.intents SET escalate_at = COALESCE(%(at)s::timestamptz, "

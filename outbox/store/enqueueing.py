@@ -49,7 +49,7 @@ def insert_sql(columns: Mapping[str, Any]) -> str:
     names = ", ".join(columns)
     values = ", ".join(f"CAST(%({n})s AS {_CASTS.get(n, 'text')})" for n in columns)
     return (
-        f"INSERT INTO outbox.intents ({names}, due_at, ttl_at, escalate_at, created_at) "  # noqa: S608 - fixed names
+        f"INSERT INTO outbox.intents ({names}, due_at, ttl_at, escalate_at, created_at) "
         f"SELECT {values}, c.now, c.now + c.ttl, c.now + c.ttl, c.now "
         "FROM (SELECT outbox.clock() AS now, "
         "CAST(%(ttl_s)s AS double precision) * INTERVAL '1 second' AS ttl) c "
@@ -61,7 +61,7 @@ def insert_sql(columns: Mapping[str, Any]) -> str:
 
 
 _FIND = (
-    f"SELECT {_SEEN}, 0 AS rank FROM outbox.intents WHERE key = CAST(%(key)s AS bytea) "  # noqa: S608
+    f"SELECT {_SEEN}, 0 AS rank FROM outbox.intents WHERE key = CAST(%(key)s AS bytea) "
     f"UNION ALL SELECT {_SEEN}, 1 AS rank FROM outbox.intents "
     "WHERE tenant = CAST(%(tenant)s AS text) AND vendor = CAST(%(vendor)s AS text) "
     "AND account = CAST(%(account)s AS text) AND run_id = CAST(%(run_id)s AS text) "

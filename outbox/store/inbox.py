@@ -8,7 +8,7 @@ from uuid import UUID
 from outbox.store.connection import Transaction
 
 
-def keep(  # noqa: PLR0913 - each is a column
+def keep(
     tx: Transaction,
     *,
     vendor: str,
@@ -50,8 +50,8 @@ def claim(tx: Transaction, limit: int, hold_s: float) -> list[dict[str, Any]]:
         "due_at = outbox.clock() + %(hold_s)s * INTERVAL '1 second' "
         "FROM (SELECT id FROM outbox.webhook_inbox WHERE due_at <= outbox.clock() "
         "ORDER BY due_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED) d WHERE w.id = d.id "
-        "RETURNING w.id, w.vendor, w.account, w.mode, w.event_id, w.kind, w.body, w.state, w.tries, "
-        "EXTRACT(EPOCH FROM outbox.clock() - w.received_at)::float8 AS age_s",
+        "RETURNING w.id, w.vendor, w.account, w.mode, w.event_id, w.kind, w.body, w.state, "
+        "w.tries, EXTRACT(EPOCH FROM outbox.clock() - w.received_at)::float8 AS age_s",
         {"limit": limit, "hold_s": hold_s},
     )
 
@@ -77,7 +77,7 @@ def park(tx: Transaction, row_id: int, again_in_s: float | None, detail: str) ->
     )
 
 
-def owner_of(  # noqa: PLR0913 - the join's evidence, strongest first
+def owner_of(
     tx: Transaction,
     *,
     vendor: str,

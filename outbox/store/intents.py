@@ -158,11 +158,8 @@ def expand(tx: Transaction, field_name: str, prefix: str, *, table: str = "inten
     if len(digits) < _PREFIX_MIN:
         raise Invalid(field_name, f"give at least {_PREFIX_MIN} digits of the id")
     low, high = UUID(digits.ljust(32, "0")), UUID(digits.ljust(32, "f"))
-    sql: LiteralString = (
-        "SELECT id FROM outbox.escalations WHERE id BETWEEN %(low)s AND %(high)s ORDER BY id LIMIT 6"
-        if table == "escalations"
-        else "SELECT id FROM outbox.intents WHERE id BETWEEN %(low)s AND %(high)s ORDER BY id LIMIT 6"
-    )
+    source: LiteralString = "outbox.escalations" if table == "escalations" else "outbox.intents"
+    sql = f"SELECT id FROM {source} WHERE id BETWEEN %(low)s AND %(high)s ORDER BY id LIMIT 6"
     rows = tx.all(sql, {"low": low, "high": high})
     if not rows:
         raise NotFound(field_name, f"no {table[:-1]} has the id {prefix}")

@@ -126,9 +126,7 @@ RETURNING {COLUMNS}
 """
 
 
-def _write(
-    tx: Transaction, intent: Intent, change: Change, verdict: Verdict, doubt: int
-) -> Intent:
+def _write(tx: Transaction, intent: Intent, change: Change, verdict: Verdict, doubt: int) -> Intent:
     settles = verdict.moved and verdict.status in TERMINAL
     # A receipt is written only where the row ends with one; elsewhere the object is evidence.
     keeps = settles and change.reading is not None and verdict.status is not Status.CANCELLED
@@ -161,9 +159,7 @@ def _write(
     return as_intent(row)
 
 
-def _log(
-    tx: Transaction, intent: Intent, event: Event, change: Change, verdict: Verdict
-) -> None:
+def _log(tx: Transaction, intent: Intent, event: Event, change: Change, verdict: Verdict) -> None:
     detail = dict(change.detail)
     if change.reading is not None:
         detail["object"] = change.reading.receipt_id

@@ -44,7 +44,7 @@ def claim(tx: Transaction, *, first: str, limit: int, hold_s: float) -> list[dic
             ORDER BY p.due_at, p.id LIMIT %(limit)s FOR UPDATE OF p SKIP LOCKED
         )
         UPDATE outbox.pages p SET claimed_until = outbox.clock() + %(hold_s)s * INTERVAL '1 second',
-            attempts = attempts + 1, pager = COALESCE(NULLIF(pager, ''), %(first)s)
+            attempts = p.attempts + 1, pager = COALESCE(NULLIF(p.pager, ''), %(first)s)
         FROM d, outbox.escalations e LEFT JOIN outbox.intents i ON i.id = e.intent_id
         WHERE p.id = d.id AND e.id = p.escalation_id
         RETURNING p.id, p.escalation_id, p.pager, p.dedup_key, p.action, p.body, p.attempts,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, LiteralString
 from uuid import UUID
 
@@ -161,3 +162,10 @@ def gauges(tx: Transaction) -> dict[str, Any]:
     )
     assert row is not None
     return row
+
+
+def age_s(tx: Transaction, moment: datetime) -> float:
+    """Seconds since ``moment`` by the database's clock."""
+    row = tx.one("SELECT EXTRACT(EPOCH FROM outbox.clock() - %(at)s)::float8 AS s", {"at": moment})
+    assert row is not None
+    return float(row["s"])

@@ -68,9 +68,9 @@ def _values(ended: Ended) -> dict[str, Any]:
     doubt = intent.doubt + (1 if event is Event.LOST else 0)
     verdict = transition(Status.IN_FLIGHT, event, Facts(doubt=doubt, covers_key=covers))
     reading = None
-    if isinstance(outcome, Receipt):
-        reading = outcome.reading
-    elif isinstance(outcome, Refused) and verdict.status is Status.FAILED_POISON:
+    if isinstance(outcome, Receipt) or (
+        isinstance(outcome, Refused) and verdict.status is Status.FAILED_POISON
+    ):
         reading = outcome.reading
     waits = verdict.status in (Status.PENDING, Status.UNKNOWN)
     wire = outcome.wire

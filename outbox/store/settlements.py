@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
 from outbox.states import Status, told
 from outbox.store.connection import CONSUMERS_LOCK, Transaction
 
@@ -87,3 +90,14 @@ def counts(tx: Transaction) -> list[dict[str, Any]]:
         "FROM outbox.consumers c LEFT JOIN outbox.deliveries d "
         "ON d.consumer = c.name AND d.consumed_at IS NULL GROUP BY c.name ORDER BY c.name"
     )
+
+
+_GIVE_BACK = text(
+    "UPDATE outbox.deliveries SET consumed_at = NULL "
+    "WHERE consumer = :consumer AND settlement_id = :settlement_id"
+)
+
+
+def give_back(session: Session, consumer: str, settlement_id: int) -> None:
+    """A result taken in this very transaction is due again: its consumer could not use it."""
+    session.execute(_GIVE_BACK, {"consumer": consumer, "settlement_id": settlement_id})

@@ -19,9 +19,7 @@ def holder_of(vendor: str, account: str) -> str:
     return f"vendor:{vendor}/{account}"
 
 
-def pause(  # noqa: PLR0913 - each is a column
-    tx: Transaction, vendor: str, account: str, *, kind: str, reason: str, by: str
-) -> bool:
+def pause(tx: Transaction, vendor: str, account: str, *, kind: str, reason: str, by: str) -> bool:
     """Closes the gates of one (vendor, account) and opens the holder's escalation.
 
     False when it was closed already.
@@ -50,7 +48,9 @@ def pause(  # noqa: PLR0913 - each is a column
     return True
 
 
-def trip_breaker(tx: Transaction, vendor: str, account: str, *, reason: str, probe_s: float) -> bool:
+def trip_breaker(
+    tx: Transaction, vendor: str, account: str, *, reason: str, probe_s: float
+) -> bool:
     """Opens the breaker of one (vendor, account): nothing is claimed until a probe passes."""
     holder = holder_of(vendor, account)
     made = tx.one(
@@ -217,7 +217,9 @@ def anything_due(tx: Transaction) -> bool:
     return bool(row and row["y"])
 
 
-def beat(tx: Transaction, role: str, instance: str, detail: Mapping[str, Any] | None = None) -> None:
+def beat(
+    tx: Transaction, role: str, instance: str, detail: Mapping[str, Any] | None = None
+) -> None:
     """Records that a role is alive and has just done its work."""
     tx.run(
         "INSERT INTO outbox.heartbeats (role, instance, at, detail) "

@@ -40,7 +40,8 @@ def gauges(tx: Transaction) -> dict[str, Any]:
             (SELECT EXTRACT(EPOCH FROM outbox.clock() - min(p.created_at))::float8
              FROM outbox.pages p JOIN outbox.escalations e ON e.id = p.escalation_id
              WHERE p.state = 'due' AND p.sent_at IS NULL
-             AND COALESCE(GREATEST(e.muted_until, e.acked_until) <= outbox.clock(), true)) AS oldest_page_s,
+             AND COALESCE(GREATEST(e.muted_until, e.acked_until) <= outbox.clock(), true)
+            ) AS oldest_page_s,
             (SELECT EXTRACT(EPOCH FROM outbox.clock() - min(due_at))::float8
              FROM outbox.webhook_inbox WHERE due_at <= outbox.clock()) AS oldest_webhook_s
         """

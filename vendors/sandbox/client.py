@@ -15,23 +15,27 @@ vendor's own clock are `now(account)`.
 Request faults (`fault`): kind, account, key ("*"), endpoint ("POST *"; a pattern over
 `payment_intents.create` and over `POST /v1/payment_intents`), attempts ([1], [1, 2]; None: all;
 counted per key, per endpoint without one), after_s, lose ("reset", "hang", "close": how an answer
-is lost), status (of do_not_retry), times (None: no limit). Kinds and what they do:
-`vendors.sandbox.faults.REQUEST_KINDS`, and `status:<word>` (processing, requires_capture,
-requires_action, canceled, or a word nobody has heard of). Of the rows that match a request, the
-first of each layer applies: one of the transport (TRANSPORT_KINDS), one of the vendor
-(VENDOR_KINDS), one status; so a stored 500 can be lost on the way too.
+is lost), status (of do_not_retry), told (does a stored 500 say not to retry: True), times (None: no
+limit). Kinds and what they do: `vendors.sandbox.faults.REQUEST_KINDS`, and `status:<word>`
+(processing, requires_capture, requires_action, canceled, or a word nobody has heard of). Of the
+rows that match a request, the first of each layer applies: one of the transport (TRANSPORT_KINDS),
+one of the vendor (VENDOR_KINDS), one status; so a stored 500 can be lost on the way too.
 
 Webhook faults (`webhook_fault`): kind, account, type ("payment_intent.*"), after_s, first_tries,
-times. Kinds: `vendors.sandbox.faults.WEBHOOK_KINDS`.
+times. Kinds: `vendors.sandbox.faults.WEBHOOK_KINDS`. All rows that match an event apply.
 
 Effects are rows {account, kind ("payment_intent.create", "refund.create", ...), object_id, amount,
 currency, key, outbox_id, outbox_key (from the request's metadata), outcome ("applied", "declined",
-"reversed"), request_id, at}. Requests are rows {id, account, method, path, operation, key,
-body_sha256, api_version, at (vendor's clock), arrived_at (real), attempt, origin ("client", or
-"transport" for late commits and redeliveries), fault, status (as told to the client; None: nothing
-was), replayed, should_retry, answered_at}. The oracle is {"effects_by_intent": {outbox_id: {count,
-applied, declined, reversed, amount, objects, keys, kinds, account}}, "violations": [{"check",
-"account", ...}]}; an effect without outbox_id is named "<account>:<key>". Checks: body_changed,
+"reversed", or "planted": not counted), request_id, at}.
+
+Requests are rows {id, account, method, path, operation, key, body_sha256, api_version, at (vendor's
+clock), arrived_at (real), attempt, origin ("client", or "transport" for late commits and
+redeliveries), fault, status (as told to the client; None: nothing was), replayed, should_retry,
+answered_at}.
+
+The oracle is {"effects_by_intent": {outbox_id: {count, applied, declined, reversed, amount,
+objects, keys, kinds, account}}, "violations": [{"check", "account", ...}]}; `count` is applied -
+reversed, and an effect without outbox_id is named "<account>:<key>". Checks: body_changed,
 endpoint_changed, api_version_changed, post_without_key, more_than_one_effect,
 two_keys_for_one_intent, post_after_window, post_after_stored_500, post_after_do_not_retry.
 """
@@ -197,6 +201,10 @@ class Sandbox:
             "POST", "/endpoints", account=account, url=url, secrets=secrets, **fields
         )
         return str(added["id"])
+
+    def endpoints(self, account: str | None = None) -> list[Json]:
+        """Rows {id, account, url, ...} of the registered webhook endpoints."""
+        return self._rows("/endpoints", account=account)
 
     def deliveries(self, account: str | None = None) -> list[Json]:
         """Rows {event_id, event_type, url, body, tries, status, state}; states: waiting, done,

@@ -1,10 +1,11 @@
 """Fault rows: which request, or which event, goes wrong, and how.
 
-A request row is {kind, account, key, endpoint, attempts, after_s, lose, status, times}. It matches
-by account, key ("*": any), endpoint (a pattern over `payment_intents.create` and over
+A request row is {kind, account, key, endpoint, attempts, after_s, lose, status, told, times}. It
+matches by account, key ("*": any), endpoint (a pattern over `payment_intents.create` and over
 `POST /v1/payment_intents`; "POST *" unless given), and attempts (a list counted from 1 per key, or
 per endpoint where there is no key; null: all). Of the rows that match, the first of each layer
 applies: one of the transport, one of the vendor, one `status:<word>`. `times` limits how often.
+`told`: whether a stored 500 says `Stripe-Should-Retry: false`.
 
 A webhook row is {kind, account, type, after_s, first_tries, times}; all that match apply together.
 """
@@ -76,6 +77,7 @@ class Fault:
     after_s: float = 0.0
     lose: str = "reset"
     status: int = 503
+    told: bool = True
     times: int | None = None
     seq: int = 0
 
@@ -85,6 +87,8 @@ class Fault:
             raise ValueError(f"kind: no such fault: {self.kind!r}; there are {known}")
         if self.lose not in ("reset", "hang", "close"):
             raise ValueError(f"lose: reset, hang or close, not {self.lose!r}")
+        if not isinstance(self.told, bool):
+            raise ValueError(f"told: true or false, not {self.told!r}")
         if self.attempts is not None and not (
             isinstance(self.attempts, list) and all(isinstance(n, int) for n in self.attempts)
         ):

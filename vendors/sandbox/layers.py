@@ -161,25 +161,21 @@ class Layers:
         if a.faulty("stored_500_rolled_back"):
             forced = "canceled"
         x = Execution(self._ledger, a.account, params, a.id, a.key, forced, a.platform)
-        write = a.request.method != "GET"
-        if write:
-            self._ledger.savepoint()
+        self._ledger.savepoint()
         try:
             answer = run_operation(a, operation, x)
         except Refusal as refusal:
-            if write and not refusal.executed:
-                self._ledger.undo()
             if not refusal.executed:
+                self._ledger.undo()
                 raise
             answer = a.error(refusal)
         except Exception:
-            if write:
-                self._ledger.undo()
+            self._ledger.undo()
             traceback.print_exc()
             return a.error(Refusal(500, "The sandbox has a bug.", type="api_error")), False
-        if write and a.fault is not None and a.fault.kind in _STORED_500:
+        if a.fault is not None and a.fault.kind in _STORED_500:
             answer = self._stored_500(a, operation, x, params, a.fault)
-        elif write:
+        else:
             self._ledger.release()
         if x.events:
             a.hold = events.publish(self._ledger, self._faults, x)
@@ -202,10 +198,8 @@ class Layers:
             x.events.clear()
         if fault.kind == "stored_500_object_later":
             hold(self._ledger, a, "object_later", fault.after_s, params, None)
-        return a.error(
-            Refusal(500, "An unknown error occurred.", type="api_error",
-                       headers={"Stripe-Should-Retry": "false"}),
-        )  # fmt: skip
+        veto = {"Stripe-Should-Retry": "false"} if fault.told else {}
+        return a.error(Refusal(500, "An unknown error occurred.", type="api_error", headers=veto))
 
 
 def validate_only(operation: Operation, params: Json) -> None:

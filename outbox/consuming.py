@@ -1,0 +1,101 @@
+"""The consumer's loop body: each result and what the application makes of it, in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import create_engine
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
+
+from outbox.answers import Settlement
+from outbox.api import Outbox
+from outbox.errors import OutboxError, Unreachable
+from outbox.settings import Settings
+from outbox.store import settlements
+
+Handler = Callable[[Session, Settlement], Any]
+
+
+class Committed(OutboxError):
+    """The handler ended the transaction that was not its own; exactly once cannot be kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One result whose handler raised; it comes again. ``error`` is the exception's type."""
+
+    settlement_id: int
+    intent_id: UUID
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Consumed:
+    """What one transaction came to. ``full``: there may be more at once."""
+
+    done: int
+    failed: tuple[Failure, ...]
+    full: bool
+
+
+class Consumer:
+    """One consumer of results by name, on the application's own database."""
+
+    def __init__(self, settings: Settings, name: str, handler: Handler, *, limit: int = 100) -> None:
+        self._engine = create_engine(settings.require_database())
+        self._outbox = Outbox(settings)
+        self._name = name
+        self._handler = handler
+        self._limit = limit
+
+    def once(self) -> Consumed:
+        """Takes up to ``limit`` results and hands each over inside a savepoint. One that raises is
+        given back, and so are later results of the same intent, so that their order holds.
+
+        Raises ``Unreachable``, and ``Committed`` for a handler that ends the transaction.
+        """
+        try:
+            with Session(self._engine) as session, session.begin():
+                return self._hand_over(session)
+        except OperationalError as error:
+            raise Unreachable(f"the database does not answer: {type(error.orig).__name__}") from error
+
+    def _hand_over(self, session: Session) -> Consumed:
+        taken = self._outbox.settlements(session, self._name, self._limit)
+        failed: list[Failure] = []
+        waiting: set[UUID] = set()
+        given_back = 0
+        for settlement in taken:
+            if settlement.intent_id not in waiting:
+                error = self._handle(session, settlement)
+                if error is None:
+                    continue
+                failed.append(Failure(settlement.id, settlement.intent_id, error))
+                waiting.add(settlement.intent_id)
+            settlements.give_back(session, self._name, settlement.id)
+            given_back += 1
+        return Consumed(len(taken) - given_back, tuple(failed), full=len(taken) == self._limit)
+
+    def _handle(self, session: Session, settlement: Settlement) -> str | None:
+        savepoint = session.begin_nested()
+        try:
+            self._handler(session, settlement)
+            session.flush()
+        except Exception as error:  # noqa: BLE001 - the application's own, told by its type
+            if not savepoint.is_active and not session.in_nested_transaction():
+                raise Committed("the handler ended the transaction; it must not commit") from error
+            savepoint.rollback()
+            return type(error).__name__
+        if not savepoint.is_active:
+            raise Committed("the handler ended the transaction; it must not commit")
+        savepoint.commit()
+        return None
+
+    def close(self) -> None:
+        """Drops connections."""
+        self._outbox.close()
+        self._engine.dispose()

@@ -1,0 +1,84 @@
+"""A page's target over real HTTP: keeps what came, answers as it is told."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class Answer:
+    """One answer. ``drip_s``: a byte of the head each, for ever; ``drop``: no answer at all."""
+
+    status: int
+    headers: dict[str, str] = field(default_factory=dict)
+    drip_s: float = 0.0
+    drop: bool = False
+
+
+@dataclass
+class Target:
+    """``answers`` are used up one by one, then ``last`` for ever."""
+
+    url: str
+    last: Answer = field(default_factory=lambda: Answer(202))
+    answers: list[Answer] = field(default_factory=list)
+    requests: list[tuple[str, dict[str, str], bytes]] = field(default_factory=list)
+    before: Any = None
+    stopping: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def bodies(self) -> list[dict[str, Any]]:
+        return [json.loads(body) for _, _, body in self.requests]
+
+    @property
+    def seen(self) -> list[tuple[str, str]]:
+        """(action, dedup key) of each request."""
+        return [(b.get("event_action") or b["action"], b["dedup_key"]) for b in self.bodies]
+
+
+@contextmanager
+def page_target() -> Iterator[Target]:
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            found.requests.append((self.path, headers, body))
+            if found.before is not None:
+                found.before()
+            answer = found.answers.pop(0) if found.answers else found.last
+            if answer.drop:
+                self.close_connection = True
+                return
+            while answer.drip_s and not found.stopping.wait(answer.drip_s):
+                self.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+                self.wfile.flush()
+            self.send_response(answer.status)
+            for name, value in answer.headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+        def handle(self) -> None:
+            try:
+                super().handle()
+            except OSError:
+                self.close_connection = True
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    found = Target(f"http://127.0.0.1:{server.server_port}")
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    yield found
+    found.stopping.set()
+    server.shutdown()
+    thread.join()
+    server.server_close()

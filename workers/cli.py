@@ -1,0 +1,124 @@
+"""The command line ``outbox``: noun, then verb.
+
+Exit codes: 0 done, 1 a bug, 2 usage, 3 a check found something, 4 refused by policy, 5 not found,
+6 a backend is unreachable, 7 declined at the prompt.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import click
+
+from workers import (
+    cli_config,
+    cli_consume,
+    cli_doctor,
+    cli_errors,
+    cli_escalation,
+    cli_health,
+    cli_intent,
+    cli_processes,
+    cli_resolve,
+    cli_schema,
+    cli_vendor,
+    cli_webhook,
+)
+from workers.cli_run import Run
+
+_EPILOG = """\b
+Exit codes:
+  0  done                            4  refused by policy
+  1  a bug of ours                   5  not found
+  2  usage, or a wrong setting       6  a backend is unreachable
+  3  a check found something         7  declined at the prompt
+"""
+
+
+class Root(click.Group):
+    """The root: turns whatever a command raises into one error and its exit code."""
+
+    def main(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
+    ) -> NoReturn:
+        """Runs one command line and exits with its code."""
+        given = list(sys.argv[1:] if args is None else args)
+        extra["standalone_mode"] = False
+        sys.exit(self._run(given, prog_name or "outbox", extra))
+
+    def _run(self, args: list[str], prog_name: str, extra: dict[str, Any]) -> int:
+        try:
+            code = super().main(args, prog_name, **extra)
+            sys.stdout.flush()
+        except click.exceptions.NoArgsIsHelpError as error:
+            error.show()
+            return cli_errors.USAGE
+        except click.Abort:
+            return cli_errors.INTERRUPTED
+        except BrokenPipeError:
+            # The reader has had enough (`| head`); the interpreter's last flush must not complain.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return cli_errors.DONE
+        except Exception as error:  # noqa: BLE001 - every error has its exit code
+            return cli_errors.show(error, as_json="--json" in args)
+        return code if isinstance(code, int) else cli_errors.DONE
+
+
+@click.group(
+    cls=Root,
+    epilog=_EPILOG,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.option("--json", "as_json", is_flag=True, help="JSON instead of text, for every command.")
+@click.option("--version", is_flag=True, help="Show the version and exit.")
+@click.pass_context
+def root(context: click.Context, *, as_json: bool, version: bool) -> int | None:
+    """Writes of software agents, each done once: see what is in doubt, and rule on it."""
+    run = context.obj = Run()
+    run.json = as_json
+    context.call_on_close(run.close)
+    if version:
+        _show_version(run)
+        context.exit(0)
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help(), err=True)
+        return cli_errors.USAGE
+    return None
+
+
+def _show_version(run: Run) -> None:
+    from importlib.metadata import version
+
+    from workers.cli_output import show_json
+
+    found = version("outbox-resolve")
+    if run.json:
+        show_json({"version": found})
+    else:
+        click.echo(f"outbox {found}")
+
+
+for _commands in (
+    cli_processes,
+    cli_health,
+    cli_intent,
+    cli_escalation,
+    cli_vendor,
+    cli_resolve,
+    cli_webhook,
+    cli_consume,
+    cli_doctor,
+    cli_schema,
+    cli_config,
+):
+    for _command in _commands.COMMANDS:
+        root.add_command(_command)
+
+
+def main() -> NoReturn:
+    """The console script."""
+    root.main()

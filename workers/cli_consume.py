@@ -1,0 +1,109 @@
+"""``outbox consume``: the loop for applications that have none of their own."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from workers.cli_errors import CheckFound
+from workers.cli_output import say, show_item
+from workers.cli_run import Verb, current
+
+_IDLE_S = 1.0
+_AGAIN_MAX_S = 60.0
+
+
+@click.command(
+    "consume",
+    cls=Verb,
+    examples=(
+        "outbox consume shop.billing:apply --consumer billing",
+        "outbox consume shop.billing:apply --consumer billing --once",
+    ),
+)
+@click.argument("handler", metavar="MODULE:FUNCTION")
+@click.option("--consumer", required=True, help="Who consumes: each has every result once.")
+@click.option("--once", is_flag=True, help="Consume what is there and exit; 3 if any of it failed.")
+@click.option(
+    "--limit", type=click.IntRange(1, 10_000), default=100, help="At most so many a transaction."
+)
+def consume(handler: str, *, consumer: str, once: bool, limit: int) -> None:
+    """Call MODULE:FUNCTION(session, settlement) for each result, in one transaction with it.
+
+    The function writes through the session and must not commit. What it raises undoes its own
+    result only, which comes again.
+    """
+    from outbox.consuming import Consumer
+
+    run = current()
+    loop = Consumer(run.settings, consumer, _function(handler), limit=limit)
+    try:
+        if once:
+            seen = loop.once()
+            _complain(seen.failed)
+            show_item(run, {"consumed": seen.done, "failed": len(seen.failed)})
+            if seen.failed:
+                raise CheckFound
+        else:
+            _forever(loop)
+    finally:
+        loop.close()
+
+
+def _forever(loop: Any) -> None:
+    from outbox.errors import Unreachable
+
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    wait_s = 0.0
+    say("consume: ready")
+    while not ended.wait(wait_s):
+        try:
+            seen = loop.once()
+        except Unreachable as error:
+            say(f"consume: {error}")
+            wait_s = min(max(wait_s, _IDLE_S) * 2, _AGAIN_MAX_S)
+            continue
+        _complain(seen.failed)
+        if seen.failed:
+            wait_s = min(max(wait_s, _IDLE_S) * 2, _AGAIN_MAX_S)
+        else:
+            wait_s = 0.0 if seen.full else _IDLE_S
+
+
+def _complain(failed: tuple[Any, ...]) -> None:
+    for one in failed:
+        say(f"consume: settlement {one.settlement_id} of intent {one.intent_id}: {one.error}")
+
+
+def _function(text: str) -> Callable[..., Any]:
+    module_name, colon, name = text.partition(":")
+    if not (module_name and colon and name):
+        raise click.BadParameter("must be MODULE:FUNCTION", param_hint="MODULE:FUNCTION")
+    # At the end: the application's folder must not hide one of our own packages.
+    sys.path.append(os.getcwd())  # noqa: PTH109 - a path entry is text
+    try:
+        found = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not module_name.startswith(error.name):
+            raise
+        raise click.BadParameter(
+            f"there is no module {module_name}", param_hint="MODULE:FUNCTION"
+        ) from None
+    function = getattr(found, name, None)
+    if not callable(function):
+        raise click.BadParameter(
+            f"{module_name} has no function {name}", param_hint="MODULE:FUNCTION"
+        )
+    return function  # type: ignore[no-any-return]
+
+
+COMMANDS = (consume,)

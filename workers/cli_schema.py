@@ -1,0 +1,54 @@
+"""``outbox schema``: the ledger's tables."""
+
+from __future__ import annotations
+
+import click
+
+from workers.cli_errors import CheckFound
+from workers.cli_output import show_item, show_json
+from workers.cli_run import Noun, current
+
+
+@click.group("schema", cls=Noun)
+def schema() -> None:
+    """The schema `outbox` in the database."""
+
+
+@schema.command("upgrade", examples=("outbox schema upgrade",))
+def upgrade() -> None:
+    """Bring the schema to this release, in one transaction; a second time does nothing."""
+    from outbox import schema as tables
+
+    run = current()
+    url = run.settings.require_database()
+    before = tables.current(url)
+    tables.upgrade(url)
+    after = tables.current(url)
+    show_item(run, {"before": before, "revision": after, "changed": before != after})
+
+
+@schema.command("check", examples=("outbox schema check",))
+def check() -> None:
+    """Compare the database with this release. Exit code 3 where they differ."""
+    from outbox import schema as tables
+
+    run = current()
+    found, wanted = tables.current(run.settings.require_database()), tables.head()
+    show_item(run, {"revision": found, "wanted": wanted, "ok": found == wanted})
+    if found != wanted:
+        raise CheckFound
+
+
+@schema.command("sql", examples=("outbox schema sql | psql",))
+def sql() -> None:
+    """Print all migrations as SQL, for a database that only a DBA may change."""
+    from outbox import schema as tables
+
+    text = tables.sql()
+    if current().json:
+        show_json({"sql": text})
+    else:
+        click.echo(text, nl=False)
+
+
+COMMANDS = (schema,)

@@ -1,0 +1,51 @@
+"""Durations and times as people type them."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+class Span(click.ParamType[float]):
+    """A duration: a number with s, m, h or d. Seconds."""
+
+    name = "duration"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """90s, 5m, 2h, 1d, 1h30m."""
+        if isinstance(value, int | float):
+            return float(value)
+        text = str(value).strip().lower()
+        parts = re.findall(r"(\d+(?:\.\d+)?)([smhd])", text)
+        if not parts or "".join(n + u for n, u in parts) != text:
+            self.fail(f"{value!r} is not a duration: 90s, 5m, 2h, 1d", param, ctx)
+        return sum(float(number) * _UNITS[unit] for number, unit in parts)
+
+
+class Moment(click.ParamType[datetime]):
+    """A time in ISO 8601; without a zone it is UTC."""
+
+    name = "time"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> datetime:
+        """2026-11-30T09:00Z."""
+        if isinstance(value, datetime):
+            return value
+        try:
+            found = datetime.fromisoformat(str(value))
+        except ValueError:
+            self.fail(f"{value!r} is not a time: 2026-11-30T09:00Z", param, ctx)
+        return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+SPAN = Span()
+MOMENT = Moment()
