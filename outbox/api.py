@@ -113,7 +113,7 @@ class Outbox:
             for n, (scope, args) in enumerate(requests)
         ]
         answers: dict[int, Answer] = {}
-        for position in sorted(range(len(drafts)), key=lambda n: drafts[n].key):
+        for position in sorted(range(len(drafts)), key=lambda n: _lock_order(drafts[n])):
             answers[position] = enqueueing.run(self._steps(drafts[position]), session)
         if isinstance(session, Session):
             self._ring_after(session)
@@ -277,6 +277,14 @@ class Outbox:
             if self._store is None:
                 self._store = Store(self.settings, size=4)
             return self._store
+
+
+def _lock_order(made: Draft) -> tuple[str, ...]:
+    """One order of whatever two transactions could wait for: a key, or (across epochs) a twin."""
+    if made.tool.once_per != "epoch":
+        return (made.key.hex(),)
+    scope, print_ = made.scope, made.columns["fingerprint"].hex()
+    return (scope.tenant, scope.account, scope.run_id, print_, made.key.hex())
 
 
 def _one(sql: str, params: Mapping[str, Any]) -> enqueueing.Steps:

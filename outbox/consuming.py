@@ -1,4 +1,4 @@
-"""The consumer's loop body: each result and what the application makes of it, in one transaction."""
+"""The consumer's loop body: a result and what the application makes of it, in one transaction."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ class Consumed:
 class Consumer:
     """One consumer of results by name, on the application's own database."""
 
-    def __init__(self, settings: Settings, name: str, handler: Handler, *, limit: int = 100) -> None:
+    def __init__(
+        self, settings: Settings, name: str, handler: Handler, *, limit: int = 100
+    ) -> None:
         self._engine = create_engine(settings.require_database())
         self._outbox = Outbox(settings)
         self._name = name
@@ -62,7 +64,9 @@ class Consumer:
             with Session(self._engine) as session, session.begin():
                 return self._hand_over(session)
         except OperationalError as error:
-            raise Unreachable(f"the database does not answer: {type(error.orig).__name__}") from error
+            raise Unreachable(
+                f"the database does not answer: {type(error.orig).__name__}"
+            ) from error
 
     def _hand_over(self, session: Session) -> Consumed:
         taken = self._outbox.settlements(session, self._name, self._limit)
@@ -85,7 +89,7 @@ class Consumer:
         try:
             self._handler(session, settlement)
             session.flush()
-        except Exception as error:  # noqa: BLE001 - the application's own, told by its type
+        except Exception as error:
             if not savepoint.is_active and not session.in_nested_transaction():
                 raise Committed("the handler ended the transaction; it must not commit") from error
             savepoint.rollback()

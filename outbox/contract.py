@@ -154,7 +154,9 @@ class Vendor(Protocol):
         """Reads stored bytes that were verified at receipt: no signature, no age."""
         ...
 
-    def classify(self, operation: str, document: Mapping[str, Any]) -> Reading | None:
+    def classify(
+        self, operation: str, document: Mapping[str, Any], params: Mapping[str, Any]
+    ) -> Reading | None:
         """The one reading of an object for an operation; None where the document is not that
         operation's object, or lacks what would decide: then the object must be retrieved."""
         ...

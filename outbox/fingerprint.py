@@ -81,9 +81,12 @@ def cleaned(value: Any, path: str, limits: Limits = Limits(), depth: int = 0) ->
     if isinstance(value, list | tuple):
         return [cleaned(v, f"{path}[{i}]", limits, depth + 1) for i, v in enumerate(value)]
     if isinstance(value, datetime):
-        if value.tzinfo is None:
+        if value.utcoffset() is None:
             raise Invalid(path, "is a datetime without a time zone")
-        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+        try:
+            return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+        except OverflowError:
+            raise Invalid(path, "is a datetime that UTC cannot express") from None
     if isinstance(value, date):
         return value.isoformat()
     if isinstance(value, UUID):
@@ -112,11 +115,12 @@ def _number(value: int | float | Decimal, path: str) -> int | float:
     if isinstance(value, Decimal):
         if not value.is_finite():
             raise Invalid(path, "is not a finite number")
-        if value.adjusted() > 16:
+        if value and value.adjusted() > 16:
             raise Invalid(path, f"is larger than {MAX_INTEGER}")
         if value == value.to_integral_value():
             return _number(int(value), path)
-        if Decimal(repr(float(value))) != value.normalize():
+        # Compared exactly: normalize() would round to the context's digits first.
+        if Decimal(repr(float(value))) != value:
             raise Invalid(path, "has more digits than a JSON number carries exactly")
         return float(value)
     if isinstance(value, float):

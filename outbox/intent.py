@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
@@ -25,6 +26,7 @@ from outbox.policy import Policy
 from outbox.tool import Scope, WriteTool, is_reserved
 
 _MAX_MONEY = 10**15
+_GATE_PART_CHARS = 200
 _OBJECT_ID = re.compile(r"[A-Za-z0-9_]{1,255}\Z")
 
 
@@ -45,8 +47,17 @@ class Draft:
 
 def gate_prefix(*parts: str) -> str:
     """What every gate of a vendor and account begins with; parts are percent-encoded, so that no
-    name can reach into its neighbour."""
-    return "".join(quote(part, safe="") + "/" for part in parts)
+    name can reach into its neighbour, and long ones hashed: an index entry is limited, and one that
+    is too long would abort the caller's transaction."""
+    return "".join(_gate_part(part) + "/" for part in parts)
+
+
+def _gate_part(part: str) -> str:
+    quoted = quote(part, safe="")
+    # No quoted text holds an equals sign.
+    if len(quoted) <= _GATE_PART_CHARS:
+        return quoted
+    return "=" + hashlib.sha256(part.encode()).hexdigest()
 
 
 def gate_of(vendor: str, account: str, tool: str, tenant: str) -> str:
@@ -221,7 +232,8 @@ def _request(
     """The frozen request: canonical JSON of account, API version, method, path and params."""
     spec = tool.spec
     if tool.request is not None:
-        built = tool.request(dict(arguments))
+        # A copy of its own: what it changes must not reach the recorded arguments.
+        built = tool.request(deepcopy(dict(arguments)))
         if not isinstance(built, Mapping):
             raise Invalid("tool.request", "must return an object of vendor parameters")
         params = cleaned(dict(built), "request", limits)

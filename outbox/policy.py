@@ -135,7 +135,7 @@ class Policy:
         elif not contract.honours_keys and not contract.can_look_up:
             default = self.ttl_without_evidence_s
         else:
-            window = contract.window_s if contract.honours_keys else None
+            window = self.adapted(contract).window_s if contract.honours_keys else None
             default = min(self.ttl_max_s, window / 2) if window else self.ttl_max_s
         return min(asked_s, default) if asked_s is not None else default
 

@@ -100,6 +100,10 @@ class WriteTool:
             raise Invalid("tool.guard", f"{', '.join(sorted(both))} is already identity")
         if self.money and len(self.money) != 2:
             raise Invalid("tool.money", "must be (amount, currency)")
+        free = [n for n in self.money if n not in self.identity and n not in self.guard]
+        if self.identity and free:
+            # Of a free argument the first value wins: another amount would pass for the same.
+            raise Invalid("tool.money", f"{', '.join(free)} must be identity or guard")
         if self.side_effect in SIDE_EFFECTS_OF_MONEY and not (self.identity and self.guard):
             raise Invalid(
                 "tool.identity" if not self.identity else "tool.guard",

@@ -149,7 +149,8 @@ def _reading(vendor: Vendor, intent: Intent, fact: WebhookFact) -> Reading | Non
     if fact.snapshot is None:
         return None
     try:
-        reading = vendor.classify(intent.operation, fact.snapshot)
+        params = intent.call(_NOBODY).params
+        reading = vendor.classify(intent.operation, fact.snapshot, params)
     except (KeyError, TypeError, ValueError):
         return None
     if reading is None:

@@ -125,9 +125,11 @@ class StripeVendor:
         """Stored bytes that were verified at receipt."""
         return stripe_webhook.facts(body)
 
-    def classify(self, operation: str, document: Mapping[str, Any]) -> Reading | None:
+    def classify(
+        self, operation: str, document: Mapping[str, Any], params: Mapping[str, Any]
+    ) -> Reading | None:
         """The one reading of an object for an operation; None where it is no such object."""
-        return classify(operation, document)
+        return classify(operation, document, params)
 
     def whoami(self, account: Account) -> str | None:
         """Stripe's id of the account behind the credential."""

@@ -131,7 +131,9 @@ def _accepted(
     call: Call, document: Mapping[str, Any] | None, headers: Mapping[str, str], wire: Wire
 ) -> Outcome:
     reading = (
-        classify(call.operation, document, seen_at=_seen_at(headers, wire)) if document else None
+        classify(call.operation, document, call.params, seen_at=_seen_at(headers, wire))
+        if document
+        else None
     )
     if reading is None:
         return Lost("unreadable_answer", wire=wire)
@@ -157,7 +159,7 @@ def _refused(
         or (code == "amount_too_large" and call.operation in _MEASURED_AMOUNT)
     )
     document = mapping(error.get(KINDS[call.operation].object))
-    reading = classify(call.operation, document, seen_at=_seen_at(headers, wire))
+    reading = classify(call.operation, document, call.params, seen_at=_seen_at(headers, wire))
     if reading is not None:
         if not is_ours(call, reading):
             return Lost("foreign_object", wire=wire)

@@ -48,6 +48,8 @@ _REFUND_BUSINESS = {
     "failed": Business.FAILED,
     "canceled": Business.FAILED,
 }
+_CONFIRMS = frozenset({"payment_intents.create", "setup_intents.create"})
+_UNCONFIRMED = frozenset({"requires_payment_method", "requires_confirmation"})
 _CONFIRMED = frozenset({"processing", "requires_action", "requires_capture", "succeeded"})
 
 
@@ -62,10 +64,13 @@ class Kind:
     target: str = ""
 
 
-def classify(operation: str, document: Document, *, seen_at: int = 0) -> Reading | None:
+def classify(
+    operation: str, document: Document, params: Document, *, seen_at: int = 0
+) -> Reading | None:
     """The reading of ``document`` for ``operation``; None where it is no object of that operation.
 
-    ``seen_at`` is the vendor's time of this sight of the object (seconds since the epoch); without
+    ``params`` are what was asked: an object that was to be confirmed at once and is seen between
+    its creation and its confirmation shows nothing yet. ``seen_at`` is the vendor's time of this sight of the object (seconds since the epoch); without
     it the object's creation is taken.
     """
     kind = KINDS[operation]
@@ -76,6 +81,8 @@ def classify(operation: str, document: Document, *, seen_at: int = 0) -> Reading
     if word is None:
         return None
     standing, business, said = word
+    if operation in _CONFIRMS and params.get("confirm") and said in _UNCONFIRMED:
+        standing = Standing.DECLINED if standing is Standing.DECLINED else Standing.OPEN
     return Reading(
         receipt_id=receipt_id,
         standing=standing,

@@ -62,7 +62,7 @@ class Root(click.Group):
             # The reader has had enough (`| head`); the interpreter's last flush must not complain.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return cli_errors.DONE
-        except Exception as error:  # noqa: BLE001 - every error has its exit code
+        except Exception as error:
             return cli_errors.show(error, as_json="--json" in args)
         return code if isinstance(code, int) else cli_errors.DONE
 

@@ -89,7 +89,7 @@ def _function(text: str) -> Callable[..., Any]:
     if not (module_name and colon and name):
         raise click.BadParameter("must be MODULE:FUNCTION", param_hint="MODULE:FUNCTION")
     # At the end: the application's folder must not hide one of our own packages.
-    sys.path.append(os.getcwd())  # noqa: PTH109 - a path entry is text
+    sys.path.append(os.getcwd())
     try:
         found = importlib.import_module(module_name)
     except ModuleNotFoundError as error:

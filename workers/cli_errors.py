@@ -71,11 +71,21 @@ def told_of(error: BaseException) -> Told:
         return _told(UNREACHABLE, "unreachable", str(error))
     if isinstance(error, errors.OutboxError):
         return _told(DENIED, type(error).__name__, str(error))
+    if _is_of_servers(error):
+        return _told(UNREACHABLE, "servers", str(error))
     if getattr(error, "sqlstate", None) in _NO_SCHEMA:
         said = "the schema is missing or older than this release: `outbox schema upgrade`"
         return _told(USAGE, "schema", said, "DATABASE_URL")
     # The message of a database error can quote a row.
     return _told(BUG, "bug", f"a bug in outbox-resolve: {type(error).__name__}")
+
+
+def _is_of_servers(error: BaseException) -> bool:
+    """Embedded servers and the sandbox say themselves why they do not come up."""
+    from vendors.sandbox.client import SandboxRefused
+    from workers.server_programs import ServersError
+
+    return isinstance(error, ServersError | SandboxRefused)
 
 
 def _usage(error: click.UsageError) -> Told:

@@ -14,19 +14,19 @@ from workers.cli_span import MOMENT, SPAN
 from workers.cli_verdict import decide, show_ruling
 
 _LIST = (
-    Column("id", whole=True),
-    Column("reasons"),
+    Column("id"),
+    Column("reasons", folds=True),
     Column("window_left_s", rank=1, kind="span"),
-    Column("open_s", rank=2, kind="span"),
+    Column("open_s", rank=3, kind="span"),
     Column("tenant", rank=4),
     Column("tool", rank=5),
     Column("account", rank=6),
-    Column("amount_minor", rank=3, right=True),
-    Column("currency", rank=3),
+    Column("amount_minor", rank=2, right=True),
+    Column("currency", rank=2),
     Column("status", rank=7),
     Column("acked_by", rank=8),
     Column("muted_until", rank=9),
-    Column("intent_id", rank=10, whole=True),
+    Column("intent_id", rank=10),
     Column("holder", rank=11),
 )
 
@@ -171,9 +171,10 @@ def _span(for_s: float | None, until: datetime | None, now: datetime, default_s:
 def landed(escalation_id: str, *, receipt: str, reason: str, dry_run: bool, yes: bool) -> None:
     """Rule that the write landed. ESCALATION may also be the intent's id."""
     from resolvers import triage
+    from resolvers.triage_case import read_case
 
     run = current()
-    case = triage.read_case(run.store, escalation_id)
+    case = read_case(run.store, escalation_id)
     decide(
         run,
         lambda dry: triage.landed(
@@ -194,11 +195,12 @@ def landed(escalation_id: str, *, receipt: str, reason: str, dry_run: bool, yes:
 @changes
 @confirmed
 def not_landed(escalation_id: str, *, reason: str, dry_run: bool, yes: bool) -> None:
-    """Rule that the write never landed: only once it no longer can, and the vendor shows nothing."""
+    """Rule that the write never landed, once it no longer can and the vendor shows nothing."""
     from resolvers import triage
+    from resolvers.triage_case import read_case
 
     run = current()
-    case = triage.read_case(run.store, escalation_id)
+    case = read_case(run.store, escalation_id)
     decide(
         run,
         lambda dry: triage.not_landed(
@@ -220,9 +222,10 @@ def not_landed(escalation_id: str, *, reason: str, dry_run: bool, yes: bool) -> 
 def resend(escalation_id: str, *, reason: str, dry_run: bool, yes: bool) -> None:
     """Approve one more send under the same key, inside its window; ends an acknowledgement."""
     from resolvers import triage
+    from resolvers.triage_case import read_case
 
     run = current()
-    case = triage.read_case(run.store, escalation_id)
+    case = read_case(run.store, escalation_id)
     decide(
         run,
         lambda dry: triage.resend(

@@ -24,13 +24,13 @@ _STATUSES = (
     "cancelled",
 )
 _LIST = (
-    Column("id", whole=True),
+    Column("id"),
     Column("status"),
-    Column("tool", rank=1),
+    Column("tool", rank=3),
     Column("tenant", rank=4),
     Column("account", rank=5),
-    Column("amount_minor", rank=3, right=True),
-    Column("currency", rank=3),
+    Column("amount_minor", rank=1, right=True),
+    Column("currency", rank=1),
     Column("doubt", rank=7, right=True),
     Column("told", rank=8),
     Column("age_s", rank=2, kind="span"),
@@ -38,11 +38,11 @@ _LIST = (
     Column("run_id", rank=9),
 )
 _HISTORY = (
-    Column("at", whole=True),
+    Column("at"),
     Column("actor", rank=2),
     Column("kind"),
     Column("what", rank=1),
-    Column("detail", rank=3),
+    Column("detail", folds=True),
 )
 
 
@@ -68,7 +68,9 @@ def intent() -> None:
 @click.option("--tool", default=None, help="Only this tool's.")
 @click.option("--tenant", default=None, help="Only this tenant's.")
 @click.option("--run", "run_id", default=None, help="Only this run's (a job or a conversation).")
-@click.option("--older", type=SPAN, default=None, help="Only those at least so old: 90s, 5m, 2h, 1d.")
+@click.option(
+    "--older", type=SPAN, default=None, help="Only those at least so old: 90s, 5m, 2h, 1d."
+)
 @page
 def list_(status: tuple[str, ...], after: str | None, limit: int, **filters: Any) -> None:
     """List intents, newest first."""
@@ -116,18 +118,60 @@ def _told(row: Any) -> str:
     return told(row.state, row.doubt, contradicted=row.contradicted_at is not None).value
 
 
-_SHOWN = (
-    "id status doubt veto business_status business_word receipt_id failure_code settled_by "
-    "settled_at contradicted_at told_at created_at tenant vendor account mode vendor_account tool "
-    "operation side_effect run_id epoch once_per occurrence supersedes amount_minor currency lane "
-    "attempts not_sent_count crashes resends looks absent_looks first_sent_at last_sent_at "
-    "last_lease_end lease_until lease_owner due_at ttl_at window_ends_at escalate_at api_version "
-    "version note"
-).split()
+_SHOWN = [
+    "id",
+    "status",
+    "doubt",
+    "veto",
+    "business_status",
+    "business_word",
+    "receipt_id",
+    "failure_code",
+    "settled_by",
+    "settled_at",
+    "contradicted_at",
+    "told_at",
+    "created_at",
+    "tenant",
+    "vendor",
+    "account",
+    "mode",
+    "vendor_account",
+    "tool",
+    "operation",
+    "side_effect",
+    "run_id",
+    "epoch",
+    "once_per",
+    "occurrence",
+    "supersedes",
+    "amount_minor",
+    "currency",
+    "lane",
+    "attempts",
+    "not_sent_count",
+    "crashes",
+    "resends",
+    "looks",
+    "absent_looks",
+    "first_sent_at",
+    "last_sent_at",
+    "last_lease_end",
+    "lease_until",
+    "lease_owner",
+    "due_at",
+    "ttl_at",
+    "window_ends_at",
+    "escalate_at",
+    "api_version",
+    "version",
+    "note",
+]
 
 
 @intent.command(
-    "show", examples=("outbox intent show 4f1a9c", "outbox intent show 4f1a9c --with-request --json")
+    "show",
+    examples=("outbox intent show 4f1a9c", "outbox intent show 4f1a9c --with-request --json"),
 )
 @click.argument("intent_id", metavar="INTENT")
 @click.option(
@@ -186,9 +230,10 @@ def history(intent_id: str) -> None:
 def cancel(intent_id: str, *, reason: str, dry_run: bool, yes: bool) -> None:
     """Withdraw an intent of which no byte ever left; every other is refused."""
     from resolvers import triage
+    from resolvers.triage_case import read_intent_case
 
     run = current()
-    case = triage.read_intent_case(run.store, intent_id)
+    case = read_intent_case(run.store, intent_id)
     decide(
         run,
         lambda dry: triage.cancel(run.store, case, by=run.actor, reason=reason, dry_run=dry),

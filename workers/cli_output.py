@@ -19,17 +19,18 @@ import click
 from workers.cli_run import Run
 
 _GAP = 2
-_FOLD_MIN = 8
+_FOLD_MIN = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
     """One column of a list. ``rank`` 0 stays whatever the width; higher ranks are left out first.
-    ``whole`` is never folded; ``kind`` says how a value is written for people."""
+    Only one that ``folds`` may be squeezed, to a few words a line; ``kind`` says how a value is
+    written for people."""
 
     name: str
     rank: int = 0
-    whole: bool = False
+    folds: bool = False
     kind: str = "text"
     right: bool = False
 
@@ -57,17 +58,26 @@ def show_item(run: Run, fields: Mapping[str, Any], kinds: Mapping[str, str] = {}
     if run.json:
         show_json({name: plain(value) for name, value in fields.items()})
         return
-    shown = {n: v for n, v in fields.items() if not isinstance(v, list | Mapping)}
+    shown = {n: v for n, v in fields.items() if not _is_nested(v)}
     if not sys.stdout.isatty():
         click.echo("field\tvalue")
         for name, value in shown.items():
             click.echo(f"{name}\t{_cell(value)}")
         return
-    rows = [
-        {"field": name, "value": written(value, kinds.get(name, "text"))}
-        for name, value in shown.items()
-    ]
-    _table((Column("field", whole=True), Column("value")), rows, header=False)
+    # Never folded: a key or a hash must be copied in one piece.
+    width = max(len(_head(name)) for name in shown)
+    for name, value in shown.items():
+        click.echo(f"{_head(name):<{width}}  {written(value, kinds.get(name, 'text'))}")
+
+
+def _is_nested(value: Any) -> bool:
+    if isinstance(value, list):
+        return any(isinstance(part, Mapping) for part in value)
+    return isinstance(value, Mapping)
+
+
+def _head(name: str) -> str:
+    return name.replace("_", " ").removesuffix(" s")
 
 
 def show_json(body: Mapping[str, Any]) -> None:
@@ -148,9 +158,7 @@ def _printable(text: str) -> str:
     return "".join(c if c.isprintable() else " " for c in text)
 
 
-def _table(
-    columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], *, header: bool = True
-) -> None:
+def _table(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -158,17 +166,16 @@ def _table(
     width = max(shutil.get_terminal_size().columns, 40)
     cells = [[written(row.get(c.name), c.kind) for c in columns] for row in rows]
     natural = {
-        c.name: max([len(c.name) if header else 0, *(len(line[n]) for line in cells)])
+        c.name: max([len(_head(c.name)), *(len(line[n]) for line in cells)])
         for n, c in enumerate(columns)
     }
     kept = _fitting(columns, natural, width)
-    table = Table(box=None, show_header=header, pad_edge=False, padding=(0, _GAP, 0, 0))
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
     for column in kept:
-        whole = column.whole
         table.add_column(
-            column.name.replace("_", " ").removesuffix(" s"),
-            no_wrap=whole,
-            min_width=natural[column.name] if whole else None,
+            _head(column.name),
+            no_wrap=not column.folds,
+            min_width=natural[column.name] if not column.folds else None,
             overflow="fold",
             justify="right" if column.right else "left",
             header_style="bold",
@@ -182,17 +189,19 @@ def _table(
         say(f"(too narrow for {', '.join(missing)}; --json and pipes have them)")
 
 
-def _fitting(
-    columns: Sequence[Column], natural: Mapping[str, int], width: int
-) -> list[Column]:
+def _fitting(columns: Sequence[Column], natural: Mapping[str, int], width: int) -> list[Column]:
     """The columns that fit side by side; rank 0 stays and folds if it must."""
     kept = list(columns)
     while True:
-        needs = sum(natural[c.name] + _GAP for c in kept) - _GAP
-        droppable = max(kept, key=lambda c: c.rank)
-        if needs <= width or droppable.rank == 0:
+        needs = sum(_needs(c, natural[c.name]) + _GAP for c in kept) - _GAP
+        last = max(c.rank for c in kept)
+        if needs <= width or last == 0:
             return kept
-        kept.remove(droppable)
+        kept = [c for c in kept if c.rank != last]  # an amount goes with its currency
+
+
+def _needs(column: Column, natural: int) -> int:
+    return min(natural, _FOLD_MIN) if column.folds else natural
 
 
 _RED = frozenset({"failed_poison", "failed", "mismatch", "stale"})
@@ -204,4 +213,12 @@ def _style(row: Mapping[str, str], name: str) -> str:
     if name not in ("status", "state"):
         return ""
     word = row[name]
-    return "red" if word in _RED else "yellow" if word in _YELLOW else "green" if word in _GREEN else ""
+    return (
+        "red"
+        if word in _RED
+        else "yellow"
+        if word in _YELLOW
+        else "green"
+        if word in _GREEN
+        else ""
+    )

@@ -23,7 +23,7 @@ def demo() -> int:
     """Lose replies on purpose and watch each write happen once. Touches no configured database."""
     from workers import demo as show
 
-    return show.run(json=current().json)
+    return show.run(as_json=current().json)
 
 
 @click.command("worker", cls=Verb, examples=("outbox worker",))

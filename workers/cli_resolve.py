@@ -9,7 +9,7 @@ import click
 from workers.cli_output import Column, show_rows
 from workers.cli_run import Run, Verb, current
 
-_JOBS = (Column("job", whole=True), Column("due", right=True), Column("done", right=True))
+_JOBS = (Column("job"), Column("due", right=True), Column("done", right=True))
 
 
 @click.command(

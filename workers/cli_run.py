@@ -85,7 +85,7 @@ class Verb(click.Command):
             )
         )
 
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
         if self.examples:
             with formatter.section("Examples"):
                 for line in self.examples:

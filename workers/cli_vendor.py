@@ -12,7 +12,7 @@ from workers.cli_run import Noun, Run, changes, confirmed, current
 from workers.cli_verdict import decide, show_ruling
 
 _LIST = (
-    Column("account", whole=True),
+    Column("account"),
     Column("mode"),
     Column("state"),
     Column("unsettled", rank=1, right=True),
@@ -21,14 +21,14 @@ _LIST = (
     Column("webhook_secrets", rank=6, right=True),
     Column("closed_by", rank=2),
     Column("closed_at", rank=4),
-    Column("why", rank=7),
+    Column("why", rank=7, folds=True),
 )
 _CHECK = (
-    Column("account", whole=True),
+    Column("account"),
     Column("ok"),
     Column("mode", rank=1),
-    Column("vendor_account", rank=2, whole=True),
-    Column("problem"),
+    Column("vendor_account", rank=2),
+    Column("problem", folds=True),
 )
 
 
@@ -76,7 +76,7 @@ def _account(
 @vendor.command("check", examples=("outbox vendor check", "outbox vendor check stripe/default"))
 @click.argument("account", required=False)
 def check(account: str | None) -> None:
-    """Ask the vendor whose credential it is, and compare. ACCOUNT is VENDOR/NAME; all without it."""
+    """Ask the vendor whose credential it is, and compare. ACCOUNT is VENDOR/NAME, else all."""
     run = current()
     wanted = [_place(account)] if account else sorted(run.settings.accounts)
     rows = [_checked(run, place) for place in wanted]
@@ -166,7 +166,10 @@ def _waiting(run: Run, place: tuple[str, str]) -> list[tuple[str, str]]:
     with run.store.transaction() as tx:
         due = checks.waiting(tx, *place)
     return [
-        ("account", "/".join(place) + (f", {account.mode}" if account else ", not configured here")),
+        (
+            "account",
+            "/".join(place) + (f", {account.mode}" if account else ", not configured here"),
+        ),
         ("due now", f"{due['intents']} intents of {due['tenants']} tenants"),
         ("amounts", ", ".join(due["amounts"]) or "none"),
         ("oldest", due["oldest"] or "-"),

@@ -9,8 +9,8 @@ from workers.cli_run import Noun, changes, current, page
 from workers.cli_verdict import show_ruling
 
 _LIST = (
-    Column("id", whole=True, right=True),
-    Column("event_id", whole=True),
+    Column("id", right=True),
+    Column("event_id"),
     Column("state"),
     Column("kind", rank=1),
     Column("received_at", rank=2),
@@ -19,8 +19,8 @@ _LIST = (
     Column("tries", rank=7, right=True),
     Column("deliveries", rank=8, right=True),
     Column("kept", rank=9),
-    Column("detail", rank=4),
-    Column("intent_id", rank=3, whole=True),
+    Column("detail", rank=4, folds=True),
+    Column("intent_id", rank=3),
 )
 
 

@@ -58,18 +58,15 @@ class Row:
     ok: bool
 
 
-def run(
-    *, as_json: bool = False, progress: Any = sys.stderr, keep: Path | None = None
-) -> tuple[int, list[Row]]:
-    """Runs the demo and prints its table; (exit code, rows). 0 only if every row of ours is one
-    of the allowed ones. Uses neither ``DATABASE_URL`` nor ``REDIS_URL``."""
+def run(*, as_json: bool = False) -> int:
+    """Runs the demo and prints its table. The exit code is 0 only if every row of ours is one of
+    the allowed ones, else 3. Uses neither ``DATABASE_URL`` nor ``REDIS_URL``."""
     shown = faults()
     with contextlib.ExitStack() as stopping:
-        folder = keep or Path(stopping.enter_context(tempfile.TemporaryDirectory()))
-        demo = _Demo(folder, shown, stopping, progress)
-        rows = demo.run()
+        folder = Path(stopping.enter_context(tempfile.TemporaryDirectory()))
+        rows = _Demo(folder, shown, stopping).run()
     _print(rows, shown, as_json=as_json)
-    return (0 if all(r.ok for r in rows if r.strategy == "outbox") else 1), rows
+    return 0 if all(r.ok for r in rows if r.strategy == "outbox") else 3
 
 
 class _Demo:
@@ -78,10 +75,8 @@ class _Demo:
         folder: Path,
         shown: tuple[Fault, ...],
         stopping: contextlib.ExitStack,
-        progress: Any,
     ) -> None:
         self.faults = shown
-        self._progress = progress
         self._began = time.monotonic()
         self._patience = threading.Event()
         self._log = (folder / "processes.log").open("a", encoding="utf-8")
@@ -266,7 +261,7 @@ class _Demo:
     # -- talk --------------------------------------------------------------------------------
 
     def _say(self, text: str) -> None:
-        print(f"{time.monotonic() - self._began:5.1f} s  {text}", file=self._progress, flush=True)
+        print(f"{time.monotonic() - self._began:5.1f} s  {text}", file=sys.stderr, flush=True)
 
     def _echo(self, verb: str, line: str) -> None:
         self._log.write(f"{verb} | {line}\n")

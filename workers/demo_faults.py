@@ -40,7 +40,8 @@ def faults() -> tuple[Fault, ...]:
 def arm(sandbox: Sandbox, fault: str, account: str) -> None:
     """Sets the fault at one account. A key's first request goes wrong; for a client that sends no
     key, or a new one each time, its first request does."""
-    sandbox.set_account(account, any_customer=True)
+    # The refused charge names a customer whom the vendor does not know.
+    sandbox.set_account(account, any_customer=fault != "refused_4xx")
 
     def first(kind: str, **fields: Any) -> None:
         sandbox.fault(kind, account=account, times=1, **fields)
@@ -85,6 +86,4 @@ def parameters(fault: str) -> dict[str, Any]:
     }
     if fault == "declined_card":
         params["payment_method"] = "pm_card_chargeDeclined"
-    if fault == "refused_4xx":
-        params["payment_method"] = "pm_nobody_knows"
     return params

@@ -1,4 +1,4 @@
-"""Three strategies that look reasonable, on the vendor's own SDK: what the demo sets beside ours."""
+"""Three strategies that look reasonable, on the vendor's own SDK, to set beside ours."""
 
 from __future__ import annotations
 

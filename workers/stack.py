@@ -32,9 +32,7 @@ VERBS = ("web", "worker", "beat")
 class Program:
     """One running ``outbox VERB``. ``said`` is what its ready line named: the web's address."""
 
-    def __init__(
-        self, verb: str, env: Mapping[str, str], echo: Callable[[str, str], None]
-    ) -> None:
+    def __init__(self, verb: str, env: Mapping[str, str], echo: Callable[[str, str], None]) -> None:
         self.verb = verb
         self.said = ""
         self._ready = threading.Event()

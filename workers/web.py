@@ -8,8 +8,8 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 import uvicorn
@@ -134,9 +134,10 @@ def serve(settings: Settings, *, ready: Callable[[str], None] | None = None) -> 
         proxy_headers=False,
         timeout_graceful_shutdown=_GRACE_S,
     )
+    server = _Server(config, announce)
     try:
-        with listener, _QuietSignals():
-            _Server(config, announce).run(sockets=[listener])
+        with listener, _ended_by_signals(server):
+            server.run(sockets=[listener])
     finally:
         receiver.close()
     return 0
@@ -154,26 +155,24 @@ class _Server(uvicorn.Server):
         self._announce()
 
 
-class _QuietSignals:
-    """uvicorn raises the signal that ended it once more, for whoever ran it; here that is us, and
-    an orderly end is exit code 0."""
+@contextmanager
+def _ended_by_signals(server: uvicorn.Server) -> Iterator[None]:
+    """Around uvicorn's own handlers: a signal that comes before they are set ends the server too,
+    and the one that uvicorn raises once more at its end does not end us, whose exit code is 0."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
 
-    def __init__(self) -> None:
-        self._before: dict[int, object] = {}
+    def end(number: int, frame: FrameType | None) -> None:
+        server.should_exit = True
 
-    def __enter__(self) -> None:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
-                self._before[number] = signal.signal(number, _ignore)
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            with suppress(TypeError):  # a handler that was not set from Python
-                signal.signal(number, handler)  # type: ignore[arg-type]
-
-
-def _ignore(_: int, __: FrameType | None) -> None:
-    pass
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = {number: signal.signal(number, end) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -65,6 +65,7 @@ class Store:
             timeout=settings.statement_timeout_s,
             reconnect_timeout=settings.statement_timeout_s,
             check=ConnectionPool.check_connection,
+            configure=_read_committed,
         )
         self._pool.open()
 
@@ -85,6 +86,25 @@ class Store:
     def close(self) -> None:
         """Drops the connections."""
         self._pool.close()
+
+
+def _read_committed(connection: psycopg.Connection[DictRow]) -> None:
+    # Whatever the database's default is: what a statement waited for, the next one must see.
+    connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+
+
+def probe(settings: Settings, *, limit_s: int = 3) -> None:
+    """Connects once and leaves, so that a database that refuses is known at once and not after a
+    pool's patience. Raises ``Unreachable``."""
+    url = settings.require_database().replace("postgresql+psycopg", "postgresql", 1)
+    try:
+        psycopg.connect(url, connect_timeout=limit_s, application_name="outbox").close()
+    except psycopg.OperationalError as error:
+        # Host, port, user and database; libpq never names the password.
+        said = str(error).strip().splitlines()
+        raise Unreachable(
+            f"the database does not answer: {said[0] if said else type(error).__name__}"
+        ) from error
 
 
 def _reason(error: psycopg.Error) -> str:

@@ -6,11 +6,12 @@ One INSERT when the intent is new; nothing else runs on the common path.
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
 import psycopg
+from psycopg.rows import dict_row
 from sqlalchemy import text
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
@@ -20,7 +21,7 @@ from sqlalchemy.orm import Session
 from outbox.errors import Denied, Invalid, NotFound, RetryTransaction
 from outbox.intent import Draft
 
-Rows = list[Mapping[str, Any]]
+Rows = Sequence[Mapping[str, Any]]
 Steps = Generator[tuple[str, Mapping[str, Any]], Rows, Any]
 
 _CASTS = {
@@ -71,6 +72,13 @@ _FIND = (
     "ORDER BY rank LIMIT 1"
 )
 
+_OVER = (
+    "SELECT epoch FROM outbox.epochs WHERE tenant = CAST(%(tenant)s AS text) "
+    "AND run_id = CAST(%(run_id)s AS text) AND epoch = CAST(%(epoch)s AS text) "
+    "AND ended_at IS NOT NULL"
+)
+_TRIES = 5
+
 _TOLD = (
     "UPDATE outbox.intents SET told_at = outbox.clock() WHERE id = CAST(%(id)s AS uuid) "
     "AND told_at IS NULL AND settled_at IS NOT NULL AND contradicted_at IS NULL"
@@ -91,15 +99,21 @@ _SUPERSEDED = (
 
 def insert_or_find(draft: Draft) -> Steps:
     """Steps of one enqueue; returns (row, deduplicated), or (None, False) for a stale epoch."""
-    if draft.columns["supersedes"] is not None:
-        yield from _check_superseded(draft)
-    rows = yield insert_sql(draft.columns), draft.columns
-    if rows:
-        return rows[0], False
-    rows = yield _FIND, draft.columns
-    if not rows:
-        return None, False
-    return rows[0], True
+    # Again where the row that stood in the way stopped doing so between the two statements: a
+    # guarded twin whose outcome was told just then.
+    for _ in range(_TRIES):
+        if draft.columns["supersedes"] is not None:
+            yield from _check_superseded(draft)
+        rows = yield insert_sql(draft.columns), draft.columns
+        if rows:
+            return rows[0], False
+        rows = yield _FIND, draft.columns
+        if rows:
+            return rows[0], True
+        over = yield _OVER, draft.columns
+        if over:
+            return None, False
+    raise _retry()
 
 
 def _check_superseded(draft: Draft) -> Steps:
@@ -152,12 +166,10 @@ def _executor(caller: Any) -> Any:
 
         def by_psycopg(sql: str, params: Mapping[str, Any]) -> Rows:
             try:
-                with caller.cursor() as cursor:
-                    cursor.execute(sql, params)
-                    if cursor.description is None:
-                        return []
-                    names = [column.name for column in cursor.description]
-                    return [_as_dict(names, row) for row in cursor.fetchall()]
+                # Of the plain class: the caller's own cursors and rows may be of any shape.
+                with psycopg.Cursor(caller, row_factory=dict_row) as cursor:
+                    cursor.execute(sql.encode(), params)
+                    return cursor.fetchall() if cursor.description is not None else []
             except psycopg.errors.SerializationFailure as error:
                 raise _retry() from error
 
@@ -181,11 +193,6 @@ def _by_sqlalchemy(connection: Connection, sql: str, params: Mapping[str, Any]) 
             raise _retry() from error
         raise
     return [dict(row) for row in result.mappings()] if result.returns_rows else []
-
-
-def _as_dict(names: list[str], row: Any) -> Mapping[str, Any]:
-    # The caller's connection may have a row factory of its own.
-    return row if isinstance(row, Mapping) else dict(zip(names, tuple(row), strict=True))
 
 
 def _retry() -> RetryTransaction:
@@ -213,11 +220,8 @@ async def _by_async_psycopg(
     caller: psycopg.AsyncConnection[Any], sql: str, params: Mapping[str, Any]
 ) -> Rows:
     try:
-        async with caller.cursor() as cursor:
-            await cursor.execute(sql, params)
-            if cursor.description is None:
-                return []
-            names = [column.name for column in cursor.description]
-            return [_as_dict(names, row) for row in await cursor.fetchall()]
+        async with psycopg.AsyncCursor(caller, row_factory=dict_row) as cursor:
+            await cursor.execute(sql.encode(), params)
+            return await cursor.fetchall() if cursor.description is not None else []
     except psycopg.errors.SerializationFailure as error:
         raise _retry() from error

@@ -11,7 +11,7 @@ from typing import Any
 
 from psycopg.types.json import Jsonb
 
-from outbox.outcomes import Reading
+from outbox.outcomes import Reading, Standing
 from outbox.states import TERMINAL, Event, Facts, Status, Verdict, transition
 from outbox.store import escalations, settlements
 from outbox.store.connection import Transaction
@@ -62,7 +62,7 @@ def apply(tx: Transaction, intent: Intent, event: Event, change: Change) -> tupl
             doubt=doubt,
             covers_key=change.covers_key,
             same_object=_same_object(intent, change.reading),
-            declined_object=_same_object(intent, change.reading),
+            declined_object=_same_object(intent, change.reading) and _is_declined(change.reading),
             quiescent=change.quiescent,
         ),
     )
@@ -79,6 +79,15 @@ def apply(tx: Transaction, intent: Intent, event: Event, change: Change) -> tupl
     return written, verdict
 
 
+def note(tx: Transaction, intent: Intent, event: Event, change: Change) -> Intent:
+    """Keeps an event about an earlier attempt while another one is in flight: the lease is not its
+    to end. Only what it answers is taken off the doubt. Raises ``Moved``."""
+    verdict = Verdict(intent.state, moved=False)
+    written = _write(tx, intent, change, verdict, _doubt(intent, change))
+    _log(tx, intent, event, change, verdict)
+    return written
+
+
 def _doubt(intent: Intent, change: Change) -> int:
     if change.confirmed_absent:
         return 0
@@ -88,6 +97,11 @@ def _doubt(intent: Intent, change: Change) -> int:
 
 def _same_object(intent: Intent, reading: Reading | None) -> bool:
     return reading is not None and intent.receipt_id == reading.receipt_id
+
+
+def _is_declined(reading: Reading | None) -> bool:
+    # The very object that was told as refused may be paid later: then money moved after all.
+    return reading is not None and reading.standing is Standing.DECLINED
 
 
 _UPDATE = f"""
@@ -114,10 +128,9 @@ UPDATE outbox.intents SET
     business_word = COALESCE(%(word)s, business_word),
     business_vendor_time = GREATEST(business_vendor_time, %(vendor_time)s),
     failure_code = CASE WHEN %(status)s = 'succeeded' THEN NULL
-                        ELSE COALESCE(%(failure_code)s, failure_code) END,
+                        WHEN %(settles)s THEN %(failure_code)s ELSE failure_code END,
     settled_by = CASE WHEN %(settles)s THEN %(settled_by)s ELSE settled_by END,
     settled_at = CASE WHEN %(settles)s THEN outbox.clock() ELSE settled_at END,
-    told_at = CASE WHEN %(settles)s THEN NULL ELSE told_at END,
     escalate_at = CASE WHEN %(settles)s THEN NULL ELSE escalate_at END,
     contradicted_at = CASE WHEN %(contradiction)s THEN COALESCE(contradicted_at, outbox.clock())
                            ELSE contradicted_at END
@@ -225,7 +238,7 @@ def contradict(tx: Transaction, row: Intent, reason: str, objects: list[str], wh
 _BUSINESS = f"""
 UPDATE outbox.intents SET version = version + 1, business_status = %(business)s,
     business_word = %(word)s,
-    business_vendor_time = GREATEST(business_vendor_time, %(vendor_time)s), told_at = NULL
+    business_vendor_time = GREATEST(business_vendor_time, %(vendor_time)s)
 WHERE id = %(id)s AND version = %(version)s AND status = 'succeeded'
     AND (business_status, business_word) IS DISTINCT FROM (%(business)s, %(word)s)
 RETURNING {COLUMNS}

@@ -18,7 +18,7 @@ from outbox.states import TERMINAL, Event, Facts, Status, transition
 from outbox.store import escalations, settlements
 from outbox.store.connection import Transaction
 from outbox.store.intents import Intent, lock
-from outbox.store.moves import Change, apply
+from outbox.store.moves import Change, apply, move_business
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +239,10 @@ def record_late(tx: Transaction, ended: Ended) -> None:
     event = event_of(outcome)
     still_ours = row.lease_token is not None and row.lease_token == ended.intent.lease_token
     reading = outcome.reading if isinstance(outcome, Receipt | Refused) else None
+    if event is Event.REFUSED and reading is not None and reading.receipt_id == row.receipt_id:
+        # It landed, and then failed: the same object moved, which contradicts nothing.
+        move_business(tx, row, reading, actor="sender", source="late answer")
+        return
     answered = event in (Event.NOT_SENT, Event.REFUSED) and _was_lost(tx, ended.intent)
     apply(
         tx,

@@ -67,7 +67,7 @@ def test_a_delivery_of_the_sandbox_joins_its_call(
     assert (created.request_key == call.key.hex()) is (fault != "null_request")
     assert (created.owner == str(call.intent_id)) is (fault != "no_metadata")
     assert created.snapshot is not None
-    reading = vendor.classify(call.operation, created.snapshot)
+    reading = vendor.classify(call.operation, created.snapshot, call.params)
     assert reading is not None
     assert reading.receipt_id == outcome.reading.receipt_id
     assert reading.business is outcome.reading.business

@@ -131,7 +131,7 @@ def test_an_object_has_one_reading(
     operation: str, fields: dict[str, Any], standing: Standing, business: Business
 ) -> None:
     """B38: the transport's success is not the money's."""
-    reading = classify(operation, {"id": "x_1", "object": KINDS[operation].object, **fields})
+    reading = classify(operation, {"id": "x_1", "object": KINDS[operation].object, **fields}, {})
     assert reading is not None
     assert (reading.standing, reading.business) == (standing, business)
     assert (reading.failure_code == "lost_card") is (standing is D)
@@ -148,8 +148,10 @@ def test_every_operation_is_in_the_table_above() -> None:
 def test_what_is_no_object_of_the_operation_has_no_reading(
     operation: str, document: dict[str, Any]
 ) -> None:
-    assert classify(operation, document) is None
-    assert classify(operation, {"object": KINDS[operation].object, "status": "succeeded"}) is None
+    assert classify(operation, document, {}) is None
+    assert (
+        classify(operation, {"object": KINDS[operation].object, "status": "succeeded"}, {}) is None
+    )
 
 
 @pytest.mark.parametrize("operation", ["payment_intents.create", "payment_intents.capture",
@@ -160,13 +162,13 @@ def test_an_object_without_a_status_has_no_reading(operation: str, status: Any) 
     document = {"id": "x_1", "object": KINDS[operation].object}
     if status != "absent":
         document["status"] = status
-    assert classify(operation, document) is None
+    assert classify(operation, document, {}) is None
 
 
 def test_fields_of_another_type_are_left_out_and_never_raise() -> None:
     call = call_of()
     odd = payment_intent(call, amount="1999", currency=5, livemode="no", created="x", metadata=[1])
-    reading = classify("payment_intents.create", odd)
+    reading = classify("payment_intents.create", odd, {})
     assert reading is not None
     assert (reading.amount_minor, reading.currency, reading.livemode) == (None, None, None)
     assert (reading.vendor_time, reading.owner) == (0, "")
@@ -174,7 +176,7 @@ def test_fields_of_another_type_are_left_out_and_never_raise() -> None:
 
 def test_an_operation_on_a_target_never_claims_the_mark_of_its_maker() -> None:
     maker = call_of()
-    reading = classify("payment_intents.capture", payment_intent(maker, amount_received=7))
+    reading = classify("payment_intents.capture", payment_intent(maker, amount_received=7), {})
     assert reading is not None
     assert reading.owner == ""
     assert reading.amount_minor == 7
@@ -182,7 +184,26 @@ def test_an_operation_on_a_target_never_claims_the_mark_of_its_maker() -> None:
 
 def test_the_document_is_kept_whole_and_out_of_sight() -> None:
     document = payment_intent(call_of(), description="MARK é")
-    reading = classify("payment_intents.create", document)
+    reading = classify("payment_intents.create", document, {})
     assert reading is not None
     assert json.loads(reading.document) == document
     assert "MARK" not in repr(reading)
+
+
+def test_a_charge_seen_between_its_creation_and_its_confirmation_shows_nothing_yet() -> None:
+    """Its webhook of creation comes before a declined answer, and must not settle it as landed."""
+    seen = {"id": "pi_1", "object": "payment_intent", "status": "requires_payment_method"}
+    asked = {"amount": 100, "confirm": True}
+
+    between = classify("payment_intents.create", seen, asked)
+    declined = classify(
+        "payment_intents.create", {**seen, "last_payment_error": {"code": "card_declined"}}, asked
+    )
+    unconfirmed = classify("payment_intents.create", seen, {"amount": 100})
+
+    assert between is not None
+    assert between.standing is Standing.OPEN
+    assert declined is not None
+    assert declined.standing is Standing.DECLINED
+    assert unconfirmed is not None
+    assert unconfirmed.standing is Standing.LANDED

@@ -256,7 +256,7 @@ def test_a_missing_status_is_never_read_as_good(vendor: StripeVendor) -> None:
     """B33: then the resolver retrieves the object in the pinned version."""
     fact = fact_of(vendor, EVENT)
     assert fact.snapshot is not None
-    assert vendor.classify("payment_intents.create", fact.snapshot) is None
+    assert vendor.classify("payment_intents.create", fact.snapshot, {}) is None
 
 
 def test_a_session_names_what_was_born_of_it(vendor: StripeVendor) -> None:
