@@ -135,7 +135,7 @@ def decide(
         if decided is not None:
             return decided
     quiet = _is_quiet_absence(row, evidence, contract, policy)
-    confirmed = quiet and _is_confirmed(row, evidence, contract)
+    confirmed = quiet and _is_confirmed(row, evidence, contract, policy)
     if _may_resend(row, evidence, contract, policy, now, confirmed=confirmed):
         return Resend(confirmed_absent=confirmed and not contract.honours_keys)
     return Wait(
@@ -182,10 +182,15 @@ def _is_quiet_absence(
     )
 
 
-def _is_confirmed(row: Doubtful, evidence: Evidence, contract: VendorContract) -> bool:
+def _is_confirmed(
+    row: Doubtful, evidence: Evidence, contract: VendorContract, policy: Policy
+) -> bool:
     """Two looks that both began after quiescence, at least one read lag apart, found nothing."""
-    if row.absent_first_at is None or evidence.began_at is None:
+    begins = quiet_from(row, contract, policy)
+    if row.absent_first_at is None or evidence.began_at is None or begins is None:
         return False
+    if row.absent_first_at < begins:
+        return False  # it was quiet then, and something was sent since
     apart = (evidence.began_at - row.absent_first_at).total_seconds()
     return apart > 0 and apart >= contract.read_lag_s
 
@@ -204,7 +209,8 @@ def _may_resend(
     if evidence.person_is_looking or row.crashes >= policy.max_crashes:
         return False
     if not contract.honours_keys or row.window_ends_at is None:
-        never_left = row.doubt == 0
+        # An object of ours that decides nothing yet still stands in the way of a second one.
+        never_left = row.doubt == 0 and not isinstance(evidence.look, Found)
         return never_left or (confirmed and row.resend_when_absent)
     if now >= row.window_ends_at or row.resends >= policy.max_resends:
         return False

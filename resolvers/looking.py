@@ -116,7 +116,7 @@ class Looker:
             evidence = Evidence(
                 look=look,
                 began_at=began_at,
-                paused=switches.is_closed(tx, row.vendor, row.account)
+                paused=switches.is_closed(tx, row.gate)
                 or switches.clock_is_doubted(tx),
                 person_is_looking=doubt.person_is_looking(tx, row.id),
                 escalated=doubt.is_escalated(tx, row.id),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import sys
 import threading
@@ -20,6 +21,7 @@ from workers.stack import VERBS, Stack
 
 _SANDBOX_SECRET = "whsec_sandbox"  # noqa: S105 - the sandbox's, which guards nothing
 _SANDBOX_ACCOUNT = "sandbox"
+_ENV_FILE = Path(".outbox") / "env"
 # A program that dies this often in this time is not restarted any more.
 _DEATHS = 5
 _DEATHS_WITHIN_S = 60.0
@@ -61,6 +63,7 @@ def run(settings: Settings, *, migrate: bool = False) -> int:
         with _signals() as told:
             stack.start(*VERBS)
             _point_webhooks(sandbox, stack)
+            stopping.enter_context(_env_file(servers))
             _say(settings, servers, sandbox, stack, env)
             return _supervise(stack, told)
 
@@ -95,6 +98,22 @@ def _point_webhooks(sandbox: Sandbox | None, stack: Stack) -> None:
             sandbox.add_endpoint(_SANDBOX_ACCOUNT, url, _SANDBOX_SECRET)
 
 
+@contextlib.contextmanager
+def _env_file(servers: Servers) -> Iterator[None]:
+    """The two addresses for a shell to source, there exactly as long as everything runs."""
+    path = Path.cwd() / _ENV_FILE
+    path.parent.mkdir(exist_ok=True)
+    text = f"export DATABASE_URL='{servers.database_url}'\nexport REDIS_URL='{servers.redis_url}'\n"
+    made = path.with_name(f"{path.name}.{os.getpid()}")
+    made.touch(mode=0o600)
+    made.write_text(text, encoding="utf-8")
+    made.replace(path)
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+
+
 def _say(
     settings: Settings,
     servers: Servers,
@@ -117,10 +136,7 @@ def _say(
         lines.append(f"pages      {env['OUTBOX_PAGERS'].removeprefix('file:')}")
     lines += [
         "",
-        "in another terminal, and in your agents:",
-        f"  export DATABASE_URL='{servers.database_url}'",
-        f"  export REDIS_URL='{servers.redis_url}'",
-        "",
+        f"in another terminal, and for your agents:  . {_ENV_FILE}",
         "Ctrl-C stops it all.",
     ]
     print("\n".join(lines), file=sys.stderr, flush=True)

@@ -50,10 +50,11 @@ CREATE TABLE outbox.intents (
     api_version text NOT NULL,
     amount_minor bigint,
     currency text,
-    lane text,
+    lane text COLLATE "C",
     on_doubt text NOT NULL DEFAULT 'hold' CHECK (on_doubt IN ('hold', 'continue')),
     resend_when_absent boolean NOT NULL DEFAULT false,
-    gate text NOT NULL,
+    -- By bytes: the claim's cursor is compared in two languages.
+    gate text COLLATE "C" NOT NULL,
     status text NOT NULL DEFAULT 'pending' CHECK (status IN (
         'awaiting_approval', 'pending', 'in_flight', 'unknown', 'retryable',
         'succeeded', 'failed_poison', 'cancelled')),
@@ -341,7 +342,7 @@ BEGIN
     END LOOP;
     IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'outbox_agent') THEN
         GRANT SELECT, INSERT ON outbox.intents TO outbox_agent;
-        GRANT UPDATE (told_at, status, settled_at, settled_by, failure_code, version, note)
+        GRANT UPDATE (told_at, status, settled_at, settled_by, escalate_at, version)
             ON outbox.intents TO outbox_agent;
         GRANT SELECT, INSERT, UPDATE ON outbox.epochs, outbox.deliveries TO outbox_agent;
         GRANT SELECT, INSERT ON outbox.consumers, outbox.settlements, outbox.events

@@ -61,18 +61,19 @@ _MAY = """
          AND EXISTS (SELECT FROM outbox.switches WHERE kind = 'clock'))"""
 
 # A breaker that is due for its probe lets one row through; every other switch closes its gates.
+# Locked and not yet written: a claim that finds nothing to send must not use the probe up.
 _OPEN = """
 known AS (
     SELECT * FROM jsonb_to_recordset(%(known)s) AS k (
         vendor text, account text, prefix text, mode text, vendor_account text, window_s float8,
         operations jsonb)
 ), probing AS (
-    UPDATE outbox.switches SET probe_at = outbox.clock() + probe_after_s * INTERVAL '1 second'
-    WHERE kind = 'breaker' AND probe_at <= outbox.clock() RETURNING gate_prefix
+    SELECT holder, gate_prefix FROM outbox.switches
+    WHERE kind = 'breaker' AND probe_at <= outbox.clock() FOR UPDATE SKIP LOCKED
 ), closed AS (
     SELECT gate_prefix FROM outbox.switches s
     WHERE kind <> 'clock'
-    AND NOT EXISTS (SELECT FROM probing p WHERE p.gate_prefix = s.gate_prefix)
+    AND NOT EXISTS (SELECT FROM probing p WHERE p.holder = s.holder)
 )"""
 
 # Distinct gates by a skip scan from a rotating cursor; a closed gate costs one probe, whatever
@@ -90,9 +91,9 @@ _GATES = f"""
     FROM gates g WHERE g.gate IS NOT NULL
     AND EXISTS (SELECT FROM known k WHERE starts_with(g.gate, k.prefix))
     AND NOT EXISTS (SELECT FROM closed c WHERE starts_with(g.gate, c.gate_prefix))
-), picked AS (
-    SELECT r.id FROM open_gates g CROSS JOIN LATERAL (
-        SELECT i.id FROM outbox.intents i, known k
+), locked AS (
+    SELECT r.id, r.gate FROM open_gates g CROSS JOIN LATERAL (
+        SELECT i.id, i.gate FROM outbox.intents i, known k
         WHERE i.status IN ('pending', 'retryable') AND i.lane IS NULL AND i.crashes = 0
         AND i.gate = g.gate AND i.due_at <= outbox.clock() AND {_MAY}
         ORDER BY i.due_at, i.seq LIMIT CASE WHEN g.probe THEN 1 ELSE %(limit)s END
@@ -100,8 +101,21 @@ _GATES = f"""
     LIMIT %(limit)s
 )"""
 
-# Of each lane the oldest unsettled row, whatever its status; then that very row is locked and
-# tested, never the next one.
+# Of a lane the oldest unsettled row, whatever its status: that very row is locked and tested, never
+# the next one. Only a row whose tool said so lets others pass while it is in doubt.
+_HEAD = """(
+    SELECT h.id FROM outbox.intents h WHERE h.lane = {lane} AND h.settled_at IS NULL
+    AND NOT (h.on_doubt = 'continue' AND (h.status IN ('unknown', 'awaiting_approval')
+             OR (h.status = 'retryable' AND h.due_at > outbox.clock())))
+    ORDER BY h.seq LIMIT 1)"""
+
+# What the unique index on lanes demands. A row that was enqueued before another and committed
+# after it becomes the head of a lane that is taken: it waits, and no other lane waits with it.
+_LANE_IS_FREE = """NOT EXISTS (
+        SELECT FROM outbox.intents o WHERE o.lane = i.lane AND o.id <> i.id
+        AND (o.status = 'in_flight'
+             OR (o.status IN ('unknown', 'retryable') AND o.on_doubt = 'hold')))"""
+
 _LANES = f"""
 , lanes AS (
     (SELECT lane FROM outbox.intents WHERE lane IS NOT NULL AND settled_at IS NULL
@@ -111,34 +125,31 @@ _LANES = f"""
             AND i.lane > l.lane ORDER BY i.lane LIMIT 1)
     FROM lanes l WHERE l.lane IS NOT NULL
 ), heads AS (
-    SELECT h.id FROM lanes l CROSS JOIN LATERAL (
-        SELECT i.id FROM outbox.intents i
-        WHERE i.lane = l.lane AND i.settled_at IS NULL
-        AND NOT (i.on_doubt = 'continue' AND (i.status IN ('unknown', 'awaiting_approval')
-                 OR (i.status = 'retryable' AND i.due_at > outbox.clock())))
-        ORDER BY i.seq LIMIT 1) h
-    WHERE l.lane IS NOT NULL
-), picked AS (
-    SELECT i.id FROM outbox.intents i JOIN heads USING (id), known k
+    SELECT {_HEAD.format(lane="l.lane")} AS id FROM lanes l WHERE l.lane IS NOT NULL
+), locked AS (
+    SELECT i.id, i.gate FROM outbox.intents i JOIN heads USING (id), known k
     WHERE i.status IN ('pending', 'retryable') AND i.crashes = 0 AND i.due_at <= outbox.clock()
-    AND {_MAY}
+    AND {_LANE_IS_FREE} AND {_MAY}
     LIMIT %(limit)s
     FOR UPDATE OF i SKIP LOCKED
 )"""
 
 _ALONE = f"""
-, picked AS (
-    SELECT i.id FROM outbox.intents i, known k
+, locked AS (
+    SELECT i.id, i.gate FROM outbox.intents i, known k
     WHERE i.status IN ('pending', 'retryable') AND i.crashes > 0 AND i.due_at <= outbox.clock()
-    AND (i.lane IS NULL OR i.id = (
-        SELECT h.id FROM outbox.intents h WHERE h.lane = i.lane AND h.settled_at IS NULL
-        ORDER BY h.seq LIMIT 1))
+    AND (i.lane IS NULL OR (i.id = {_HEAD.format(lane="i.lane")} AND {_LANE_IS_FREE}))
     AND {_MAY}
     ORDER BY i.due_at LIMIT 1
     FOR UPDATE OF i SKIP LOCKED
 )"""
 
+# One row a probe, however many gates or lanes its account has.
 _TAKE = f"""
+, counted AS (
+    SELECT l.id, p.holder, row_number() OVER (PARTITION BY p.holder ORDER BY l.id) AS n
+    FROM locked l LEFT JOIN probing p ON starts_with(l.gate, p.gate_prefix)
+), taken AS (
 UPDATE outbox.intents i SET
     status = 'in_flight',
     version = i.version + 1,
@@ -155,13 +166,19 @@ UPDATE outbox.intents i SET
         ELSE outbox.clock() + k.window_s * INTERVAL '1 second' END,
     ttl_at = CASE WHEN i.first_sent_at IS NOT NULL THEN i.ttl_at
         ELSE outbox.clock() + i.ttl_s * INTERVAL '1 second' END,
-    escalate_at = CASE WHEN i.first_sent_at IS NOT NULL OR i.escalate_at IS NULL
-        THEN i.escalate_at
-        ELSE outbox.clock() + LEAST(i.ttl_s, k.window_s) * INTERVAL '1 second' END
-FROM picked p, known k
-WHERE i.id = p.id AND i.status IN ('pending', 'retryable') AND {_MAY}
-RETURNING {COLUMNS_OF_I},
-    EXISTS (SELECT FROM probing b WHERE starts_with(i.gate, b.gate_prefix)) AS probe
+    escalate_at = CASE WHEN i.first_sent_at IS NOT NULL THEN i.escalate_at
+        ELSE outbox.clock() + LEAST(i.ttl_s, k.window_s) * INTERVAL '1 second' END,
+    absent_first_at = NULL,
+    absent_last_at = NULL
+FROM counted c, known k
+WHERE i.id = c.id AND (c.holder IS NULL OR c.n = 1)
+    AND i.status IN ('pending', 'retryable') AND {_MAY}
+RETURNING {COLUMNS_OF_I}, c.holder AS probed
+), used AS (
+    UPDATE outbox.switches s SET probe_at = outbox.clock() + probe_after_s * INTERVAL '1 second'
+    WHERE s.kind = 'breaker' AND s.holder IN (SELECT probed FROM taken)
+)
+SELECT * FROM taken
 """
 
 _BATCH: LiteralString = f"WITH RECURSIVE {_OPEN}{_GATES}{_TAKE}"
@@ -206,7 +223,10 @@ class Claimer:
 
     def claim_alone(self) -> list[Intent]:
         """At most one row that lost its worker before; its process must hold nothing else."""
-        return self._run(_SOLO, limit=1, cursor="")
+        try:
+            return self._run(_SOLO, limit=1, cursor="")
+        except errors.UniqueViolation:
+            return []  # the head of a lane that another claim took meanwhile
 
     def _claim_lanes(self, limit: int) -> list[Intent]:
         with self._store.transaction() as tx:
@@ -228,5 +248,5 @@ class Claimer:
     def _run(self, sql: LiteralString, *, limit: int, cursor: str) -> list[Intent]:
         with self._store.transaction() as tx:
             rows = tx.all(sql, {**self._params, "limit": limit, "cursor": cursor})
-        self.probes.update(row["id"] for row in rows if row["probe"])
+        self.probes.update(row["id"] for row in rows if row["probed"])
         return [as_intent(row) for row in rows]

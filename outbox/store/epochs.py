@@ -24,27 +24,33 @@ _BEGIN = (
     "ON CONFLICT (tenant, run_id, epoch) DO NOTHING"
 )
 _CANCEL = (
-    "WITH gone AS (UPDATE outbox.intents SET status = 'cancelled', version = version + 1, "
-    "settled_at = outbox.clock(), settled_by = 'epoch', escalate_at = NULL "
+    "WITH due AS (SELECT id, status FROM outbox.intents "
     "WHERE tenant = CAST(%(tenant)s AS text) AND run_id = CAST(%(run_id)s AS text) "
     "AND epoch <> CAST(%(epoch)s AS text) AND epoch <> '' AND once_per = 'epoch' "
     "AND status IN ('pending', 'awaiting_approval') AND side_effect <> 'compensation' "
-    "RETURNING id, version, settled_at), made AS ("
+    "ORDER BY id FOR UPDATE), gone AS (UPDATE outbox.intents i SET status = 'cancelled', "
+    "version = version + 1, settled_at = outbox.clock(), settled_by = 'epoch', escalate_at = NULL "
+    "FROM due WHERE i.id = due.id RETURNING i.id, i.version, i.settled_at, due.status AS was), "
+    "made AS ("
     "INSERT INTO outbox.settlements (intent_id, version, kind, status, told, settled_by, at) "
     "SELECT id, version, 'settled', 'cancelled', 'cancelled', 'epoch', settled_at FROM gone "
     "RETURNING id), delivered AS (INSERT INTO outbox.deliveries (consumer, settlement_id) "
     "SELECT c.name, made.id FROM made CROSS JOIN outbox.consumers c), "
     "logged AS (INSERT INTO outbox.events (intent_id, at, actor, kind, from_status, to_status, "
-    "reason) SELECT id, outbox.clock(), 'agent', 'cancelled', 'pending', 'cancelled', "
+    "reason) SELECT id, outbox.clock(), 'agent', 'cancelled', was, 'cancelled', "
     "'the epoch is over' FROM gone) SELECT id FROM gone"
 )
-_LOCK = "SELECT pg_advisory_xact_lock_shared(CAST(%(lock)s AS bigint))"
+# Two turns that begin at once take turns: the later one ends the earlier one.
+_LOCK = (
+    "SELECT pg_advisory_xact_lock(hashtextextended(CAST(%(tenant)s AS text) || '/' || "
+    "CAST(%(run_id)s AS text), 0)), pg_advisory_xact_lock_shared(CAST(%(lock)s AS bigint))"
+)
 
 
 def advance(tenant: str, run_id: str, epoch: str) -> Steps:
     """Ends the run's other epochs, begins ``epoch``, cancels what was never sent; the count."""
     params = {"tenant": tenant, "run_id": run_id, "epoch": epoch}
-    yield _LOCK, {"lock": CONSUMERS_LOCK}
+    yield _LOCK, {**params, "lock": CONSUMERS_LOCK}
     yield _END, params
     yield _END_EARLIER, params
     yield _BEGIN, params

@@ -14,11 +14,11 @@ from typing import Any, LiteralString, assert_never
 from uuid import UUID
 
 from outbox.outcomes import Lost, NotSent, Outcome, Receipt, Refused
-from outbox.states import TERMINAL, Event, Facts, Status, transition
+from outbox.states import MAYBE_SENT, TERMINAL, Event, Facts, Status, transition
 from outbox.store import escalations, settlements
 from outbox.store.connection import Transaction
 from outbox.store.intents import Intent, lock
-from outbox.store.moves import Change, apply, move_business
+from outbox.store.moves import Change, apply, move_business, note
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,22 +243,32 @@ def record_late(tx: Transaction, ended: Ended) -> None:
         # It landed, and then failed: the same object moved, which contradicts nothing.
         move_business(tx, row, reading, actor="sender", source="late answer")
         return
+    covers = isinstance(outcome, Refused) and outcome.covers_key
     answered = event in (Event.NOT_SENT, Event.REFUSED) and _was_lost(tx, ended.intent)
-    apply(
-        tx,
-        row,
-        event,
-        Change(
-            actor="sender",
-            reason="late answer",
-            detail={"lease_no": ended.intent.lease_no, "detail": _detail(outcome)[:200]},
-            reading=reading,
-            covers_key=isinstance(outcome, Refused) and outcome.covers_key,
-            answers_doubt=answered and row.state in (Status.UNKNOWN, Status.RETRYABLE),
-            adds_doubt=still_ours and event is Event.LOST,
-            failure_code=outcome.code if isinstance(outcome, Refused) else "",
-            veto=outcome.veto if isinstance(outcome, Lost) else "",
-            settled_by="late_reply",
-            due_in_s=0.0 if row.state is Status.UNKNOWN or still_ours else None,
-        ),
+    change = Change(
+        actor="sender",
+        reason="late answer",
+        detail={"lease_no": ended.intent.lease_no, "detail": _detail(outcome)[:200]},
+        reading=reading,
+        covers_key=covers,
+        answers_doubt=answered and row.state in MAYBE_SENT,
+        adds_doubt=still_ours and event is Event.LOST,
+        failure_code=outcome.code if isinstance(outcome, Refused) else "",
+        veto=outcome.veto if isinstance(outcome, Lost) else "",
+        settled_by="late_reply",
+        due_in_s=_due_in_s(ended, row, event, still_ours=still_ours),
     )
+    if row.state is Status.IN_FLIGHT and not still_ours and event is not Event.RECEIPT_FOUND:
+        # About an attempt that is over, while the next one is in the air. Only a refusal that the
+        # vendor stored under the key answers that one too.
+        if not covers:
+            note(tx, row, event, change)
+            return
+    apply(tx, row, event, change)
+
+
+def _due_in_s(ended: Ended, row: Intent, event: Event, *, still_ours: bool) -> float | None:
+    if still_ours:
+        back_to_pending = event is Event.NOT_SENT and row.doubt == 0
+        return ended.back_off_s if back_to_pending else ended.look_in_s
+    return 0.0 if row.state is Status.UNKNOWN else None

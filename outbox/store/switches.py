@@ -103,11 +103,12 @@ def _remove(tx: Transaction, holder: str, kind: str | None, *, by: str, reason: 
     return True
 
 
-def is_closed(tx: Transaction, vendor: str, account: str) -> bool:
-    """Whether a switch holds this account's rows now (a breaker due for its probe included)."""
+def is_closed(tx: Transaction, gate: str) -> bool:
+    """Whether a pause, a freeze or a breaker (one due for its probe included) holds this gate."""
     row = tx.one(
-        "SELECT EXISTS (SELECT FROM outbox.switches WHERE holder = %(holder)s) AS y",
-        {"holder": holder_of(vendor, account)},
+        "SELECT EXISTS (SELECT FROM outbox.switches WHERE kind <> 'clock' "
+        "AND starts_with(%(gate)s, gate_prefix)) AS y",
+        {"gate": gate},
     )
     return bool(row and row["y"])
 
