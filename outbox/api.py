@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Self
 from uuid import UUID
 
@@ -217,7 +218,10 @@ class Outbox:
                 break
             self._closing.wait(min(pause_s, left_s))
             pause_s = min(pause_s * 2, _POLL_MAX_S)
-        return answer or not_seen(intent_id)
+        answer = answer or not_seen(intent_id)
+        if isinstance(intent, Answer):
+            return replace(answer, deduplicated=intent.deduplicated, notes=intent.notes)
+        return answer
 
     async def await_settled(
         self, intent: Answer | UUID | str, timeout_s: float | None = None

@@ -33,6 +33,10 @@ def escalate_once(store: Store, directory: Directory) -> int:
                 tx, head, ["lane_held"], {"why": "others wait behind it in their lane"}
             )
             seen += 1
+        for intent_id in escalations.settled_intents(tx, _BATCH):
+            settled = intents.lock(tx, intent_id)
+            assert settled is not None
+            escalations.close_doubt(tx, settled, by=settled.settled_by or "sweep")
     return seen
 
 

@@ -11,8 +11,9 @@ from typing import Any
 from uuid import UUID
 
 from outbox.contract import Account, Vendor
+from outbox.errors import Unreachable
 from outbox.outcomes import Reading, Standing, WebhookFact
-from outbox.states import TERMINAL, Status
+from outbox.states import Status
 from outbox.store import doubt, escalations, inbox, intents
 from outbox.store.connection import Store, Transaction
 from outbox.store.intents import Intent
@@ -31,7 +32,15 @@ def join_once(store: Store, directory: Directory, limit: int = _BATCH) -> int:
     with store.transaction() as tx:
         rows = inbox.claim(tx, limit, _HOLD_S)
     for row in rows:
-        _join(store, directory, row)
+        try:
+            _join(store, directory, row)
+        except Unreachable:
+            raise
+        except Exception as error:
+            # Nothing of it was written. It waits by itself, and holds up no other event.
+            with store.transaction() as tx:
+                again_s = _AGAIN_S[min(row["tries"], len(_AGAIN_S)) - 1]
+                inbox.park(tx, row["id"], again_s, f"could not be joined: {type(error).__name__}")
     return len(rows)
 
 
@@ -98,9 +107,10 @@ def _wrong_place(intent: Intent, account: Account, fact: WebhookFact) -> str | N
     """An event of another account or mode never touches the intent, whatever its marks say."""
     if intent.account != account.name:
         return "an event of another account names this intent"
-    if fact.livemode is not None and fact.livemode != (account.mode == "live"):
+    modes = {account.mode, intent.mode} - {None}
+    if fact.livemode is not None and modes != {"live" if fact.livemode else "test"}:
         return "an event of another mode names this intent"
-    if len({fact.vendor_account, account.vendor_account} - {None, ""}) > 1:
+    if len({fact.vendor_account, account.vendor_account, intent.vendor_account} - {None, ""}) > 1:
         return "an event of another vendor account names this intent"
     return None
 
@@ -120,7 +130,7 @@ def _apply(
     )
     if reading is None or reading.standing is not Standing.LANDED:
         _read_fresh(tx, intent)
-    elif intent.state in TERMINAL and intent.receipt_id == reading.receipt_id:
+    elif intent.state is Status.SUCCEEDED and intent.receipt_id == reading.receipt_id:
         _follow(tx, intent, reading)
     else:
         apply_reading(tx, intent, reading, actor=ACTOR, source="webhook")

@@ -6,6 +6,7 @@ holds its threads and nobody else.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from typing import assert_never
 from outbox.errors import Unreachable
 from outbox.outcomes import Found, LookUp, Standing, Unreadable
 from outbox.states import Event
-from outbox.store import doubt, intents, switches
+from outbox.store import doubt, escalations, intents, switches
 from outbox.store.connection import Store, Transaction
 from outbox.store.intents import Intent
 from outbox.store.moves import Change, Moved, apply, contradict
@@ -24,6 +25,7 @@ from resolvers.decide import Contradict, Decision, Evidence, Resend, Settle, Wai
 from resolvers.directory import Directory
 from resolvers.evidence import apply_reading
 
+_log = logging.getLogger(__name__)
 ACTOR = "resolver"
 # Two beats must not look twice: longer than any read takes, shorter than anybody waits.
 _HOLD_S = 60.0
@@ -68,10 +70,13 @@ class Looker:
                 places = self._places(give_up)
                 if not places:
                     break
-                with self._store.transaction() as tx:
-                    rows = claim(tx, limit=places, hold_s=_HOLD_S, accounts=self._prefixes)
-                for _ in range(places - len(rows)):
-                    self._free.release()
+                rows: list[Intent] = []
+                try:
+                    with self._store.transaction() as tx:
+                        rows = claim(tx, limit=places, hold_s=_HOLD_S, accounts=self._prefixes)
+                finally:
+                    for _ in range(places - len(rows)):
+                        self._free.release()
                 begun += [self._pool.submit(self._run, work, row) for row in rows]
                 if not rows:
                     break
@@ -93,6 +98,10 @@ class Looker:
             # Somebody else wrote the row, or the database is away: the row's hold runs out and it
             # is looked at again.
             return
+        except Exception as error:
+            # By its class: the message may quote the row. Its hold runs out too.
+            _log.error("the look at intent %s failed: %s", row.id, type(error).__name__)
+            raise
         finally:
             self._free.release()
 
@@ -116,8 +125,7 @@ class Looker:
             evidence = Evidence(
                 look=look,
                 began_at=began_at,
-                paused=switches.is_closed(tx, row.gate)
-                or switches.clock_is_doubted(tx),
+                paused=switches.is_closed(tx, row.gate) or switches.clock_is_doubted(tx),
                 person_is_looking=doubt.person_is_looking(tx, row.id),
                 escalated=doubt.is_escalated(tx, row.id),
             )
@@ -129,7 +137,7 @@ class Looker:
             case Settle(reading):
                 apply_reading(tx, row, reading, actor=ACTOR, source="lookup")
             case Contradict(reason, objects):
-                contradict(tx, row, reason, list(objects), "look-up")
+                self._contradict(tx, row, reason, list(objects))
                 written = intents.lock(tx, row.id)
                 assert written is not None
                 later = Wait(self._directory.policy.look_after_page_s)
@@ -151,6 +159,15 @@ class Looker:
                 self._wait(tx, row, began_at, decision)
             case _:
                 assert_never(decision)
+
+    def _contradict(self, tx: Transaction, row: Intent, reason: str, objects: list[str]) -> None:
+        if row.contradicted_at is None:
+            contradict(tx, row, reason, objects, "look-up")
+        else:
+            # Known, and told to every consumer once: only what is new reaches the person.
+            escalations.open_for_intent(
+                tx, row, [reason], {"objects": objects, "why": "look-up", "told": "unknown"}
+            )
 
     def _wait(self, tx: Transaction, row: Intent, began_at: datetime, decision: Wait) -> None:
         doubt.note_look(

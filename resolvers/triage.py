@@ -30,6 +30,8 @@ from resolvers.triage_case import (
 )
 from resolvers.triage_receipt import contract_for, nothing_landed, proven
 
+__all__ = ["Case", "Ruling", "cancel", "landed", "not_landed", "read_case", "resend"]
+
 SETTLED_BY = "ruling"
 
 

@@ -8,19 +8,28 @@ from outbox.outcomes import Lost, NotSent, Outcome
 from outbox.policy import Policy
 
 _SERVER_ERRORS = 500
+# The reason of a row that this process gave back unsent, and the adapters' word for a thread that
+# came too late to start: both speak of this process and not of the vendor.
+HANDED_BACK = "handed back unsent"
+_OURS = frozenset({HANDED_BACK, "too_late"})
 
 
 def is_bad(outcome: Outcome) -> bool:
     """Whether an outcome speaks of a vendor that is down: not sent, or a 5xx. A 429 asks for
     patience and a 401 for a person; neither is an outage."""
     if isinstance(outcome, NotSent):
-        return not (outcome.throttled or outcome.pause or outcome.reason == HANDED_BACK)
+        return not (outcome.throttled or outcome.pause or outcome.reason in _OURS)
     status = outcome.wire.http_status
     return isinstance(outcome, Lost) and status is not None and status >= _SERVER_ERRORS
 
 
-# The reason of a row that this process gave back unsent; it says nothing of the vendor.
-HANDED_BACK = "handed back unsent"
+def verdict_of_probe(outcome: Outcome) -> bool | None:
+    """Whether the row that a tripped breaker let through found the vendor back; None where it
+    says nothing, as a row that was never tried. Silence is no answer either."""
+    if isinstance(outcome, NotSent) and outcome.reason in _OURS:
+        return None
+    silent = isinstance(outcome, Lost) and outcome.wire.http_status is None
+    return not (silent or is_bad(outcome))
 
 
 class Breaker:

@@ -69,7 +69,7 @@ def _row(row: dict[str, Any]) -> dict[str, Any]:
 @escalation.command("show", examples=("outbox escalation show 9b20d4",))
 @click.argument("escalation_id", metavar="ESCALATION")
 def show(escalation_id: str) -> None:
-    """Show one question: ESCALATION is its id or its intent's, or the first 6 digits or more."""
+    """Show one question, the write it is about, and its pages."""
     from outbox.errors import NotFound
     from outbox.store import reading
     from resolvers.triage_case import read_case
@@ -169,7 +169,7 @@ def _span(for_s: float | None, until: datetime | None, now: datetime, default_s:
 @changes
 @confirmed
 def landed(escalation_id: str, *, receipt: str, reason: str, dry_run: bool, yes: bool) -> None:
-    """Rule that the write landed. ESCALATION may also be the intent's id."""
+    """Rule that the write landed, by the object that the vendor shows now."""
     from resolvers import triage
     from resolvers.triage_case import read_case
 

@@ -180,7 +180,7 @@ _SHOWN = [
     help="Also the arguments, the frozen request and the receipt: they may hold personal data.",
 )
 def show(intent_id: str, *, with_request: bool) -> None:
-    """Show one intent: INTENT is an id, or its first 6 digits or more."""
+    """Show one intent, without what may be personal."""
     from outbox.store import reading
     from resolvers.triage_case import read_intent_case
 

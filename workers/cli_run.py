@@ -16,6 +16,14 @@ if TYPE_CHECKING:
     from outbox.store.connection import Store
     from resolvers.directory import Directory
 
+ARGUMENTS = {
+    "INTENT": "An intent's id, or its first 6 digits or more.",
+    "ESCALATION": "An escalation's id or its intent's, or the first 6 digits or more.",
+    "ACCOUNT": "VENDOR/NAME, as in stripe/default.",
+    "WEBHOOK": "The event's number on `outbox webhook list`.",
+    "MODULE:FUNCTION": "What to call for each result, with (session, settlement).",
+}
+
 
 class Run:
     """Settings, store and directory of one invocation, each built when first asked for."""
@@ -85,11 +93,28 @@ class Verb(click.Command):
             )
         )
 
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The arguments by name, then the options."""
+        given = [p for p in self.params if isinstance(p, click.Argument)]
+        if given:
+            with formatter.section("Arguments"):
+                formatter.write_dl([(name := _named(p, ctx), ARGUMENTS[name]) for p in given])
+        super().format_options(ctx, formatter)
+
+    def format_epilog(
+        self,
+        ctx: click.Context,  # noqa: ARG002 - the signature is click's
+        formatter: click.HelpFormatter,
+    ) -> None:
+        """Examples, each on a line that can be copied."""
         if self.examples:
             with formatter.section("Examples"):
                 for line in self.examples:
                     formatter.write(f"{'':>{formatter.current_indent}}{line}\n")
+
+
+def _named(argument: click.Parameter, context: click.Context) -> str:
+    return argument.make_metavar(context).strip("[]")
 
 
 class Noun(click.Group):

@@ -76,7 +76,7 @@ def _account(
 @vendor.command("check", examples=("outbox vendor check", "outbox vendor check stripe/default"))
 @click.argument("account", required=False)
 def check(account: str | None) -> None:
-    """Ask the vendor whose credential it is, and compare. ACCOUNT is VENDOR/NAME, else all."""
+    """Ask the vendor whose credential it is, and compare. Without ACCOUNT: every one."""
     run = current()
     wanted = [_place(account)] if account else sorted(run.settings.accounts)
     rows = [_checked(run, place) for place in wanted]
@@ -125,7 +125,7 @@ def _place(text: str) -> tuple[str, str]:
 @click.argument("account")
 @changes
 def pause(account: str, *, reason: str, dry_run: bool) -> None:
-    """Send nothing to ACCOUNT (VENDOR/NAME) until it is resumed. Evidence is still collected."""
+    """Send nothing to an account until it is resumed. Evidence is still collected."""
     from resolvers import holding
 
     run = current()
@@ -142,7 +142,7 @@ def pause(account: str, *, reason: str, dry_run: bool) -> None:
 @changes
 @confirmed
 def resume(account: str, *, reason: str, dry_run: bool, yes: bool) -> None:
-    """Send to ACCOUNT (VENDOR/NAME) again: what is due goes out at once."""
+    """Send to an account again: what is due goes out at once."""
     from resolvers import holding
 
     run = current()

@@ -56,7 +56,7 @@ def list_(state: str | None, after: str | None, limit: int) -> None:
 @click.argument("webhook_id", metavar="WEBHOOK")
 @changes
 def replay(webhook_id: str, *, reason: str, dry_run: bool) -> None:
-    """Join a kept event again. WEBHOOK is its number on the list."""
+    """Join a kept event again."""
     from resolvers import holding
 
     run = current()

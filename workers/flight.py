@@ -11,7 +11,7 @@ import threading
 from typing import Any
 
 from outbox.contract import TooLate
-from outbox.outcomes import Lost, Outcome
+from outbox.outcomes import Lost, Outcome, Wire
 from outbox.store.intents import Intent
 from workers.monotonic import since_boot_s
 
@@ -67,13 +67,20 @@ class Flight:
 Results = queue.SimpleQueue[tuple[Flight, Outcome]]
 
 
+def tells_more(outcome: Outcome) -> bool:
+    """Whether an outcome adds to the ``Lost`` that was recorded at the deadline: the thread whose
+    socket was shut mostly comes back with no more than that."""
+    return not isinstance(outcome, Lost) or bool(outcome.veto) or outcome.wire != Wire()
+
+
 class Watchdog:
     """Cuts flights at their deadline, from a thread that does nothing else."""
 
     def __init__(self, deadline_s: float) -> None:
         self._deadline_s = deadline_s
-        self._due: list[tuple[float, int, Flight]] = []
-        self._live: set[int] = set()
+        self._due: list[tuple[float, int]] = []
+        # A flight that came back leaves only its number in the heap, and no arguments.
+        self._live: dict[int, Flight] = {}
         self._numbers = itertools.count()
         self._changed = threading.Condition()
         self._closed = False
@@ -85,8 +92,8 @@ class Watchdog:
         number = next(self._numbers)
         with self._changed:
             first = not self._due
-            heapq.heappush(self._due, (since_boot_s() + self._deadline_s, number, flight))
-            self._live.add(number)
+            heapq.heappush(self._due, (since_boot_s() + self._deadline_s, number))
+            self._live[number] = flight
             if first:
                 self._changed.notify()
         return number
@@ -94,10 +101,7 @@ class Watchdog:
     def forget(self, number: int) -> bool:
         """The call returned; False when its deadline had passed before."""
         with self._changed:
-            if number not in self._live:
-                return False
-            self._live.discard(number)
-            return True
+            return self._live.pop(number, None) is not None
 
     def close(self) -> None:
         """Ends the thread."""
@@ -123,8 +127,7 @@ class Watchdog:
         now = since_boot_s()
         late = []
         while self._due and (self._due[0][0] <= now or self._due[0][1] not in self._live):
-            _, number, flight = heapq.heappop(self._due)
-            if number in self._live:
-                self._live.discard(number)
+            flight = self._live.pop(heapq.heappop(self._due)[1], None)
+            if flight is not None:
                 late.append(flight)
         return late

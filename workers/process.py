@@ -3,12 +3,16 @@ each may be lost, late or doubled, because the row is the work and every job cla
 
 from __future__ import annotations
 
+import logging
 import mmap
 import os
+import shutil
 import signal
 import sys
 import threading
+import time
 import warnings
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -23,8 +27,50 @@ from outbox.doorbell import DRAIN_TASK, SEND_QUEUE, broker_url_of
 from outbox.settings import Settings
 from workers.runtime import Poller, Runtime, Slots, slot_folder
 
+_log = logging.getLogger(__name__)
 RESOLVE_QUEUE = "outbox.resolve"
 _STOP = b"\x01"
+
+
+class Rounds:
+    """Runs each job in a thread of its own while the task waits for it. A time limit is an
+    exception at any line of the task's thread: there it could lose answers that are in memory,
+    or be taken for a vendor's failure; here it ends the waiting and nothing else."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: dict[str, threading.Thread] = {}
+
+    def run(self, name: str, job: Callable[[], object]) -> None:
+        """Runs the job to its end, or the time limit; does nothing where it still runs."""
+        done = threading.Event()
+
+        def work() -> None:
+            try:
+                job()
+            except Exception as error:
+                # By its class: the message of a database error quotes the row.
+                _log.error("%s failed: %s", name, type(error).__name__)
+            finally:
+                with self._lock:
+                    del self._running[name]
+                done.set()
+
+        with self._lock:
+            if name in self._running:
+                return
+            self._running[name] = threading.Thread(target=work, name=f"outbox-{name}", daemon=True)
+            self._running[name].start()
+        with suppress(SoftTimeLimitExceeded):
+            done.wait()
+
+    def finish(self, limit_s: float) -> None:
+        """Waits for what still runs, so long at the most."""
+        with self._lock:
+            left = list(self._running.values())
+        end = time.monotonic() + limit_s
+        for thread in left:
+            thread.join(max(end - time.monotonic(), 0.0))
 
 
 class Child:
@@ -35,6 +81,7 @@ class Child:
         self.settings = settings
         self.flag = mmap.mmap(-1, 1)
         self.folder = slot_folder()
+        self.rounds = Rounds()
         self.runtime: Runtime | None = None
         self.poller: Poller | None = None
 
@@ -51,6 +98,7 @@ class Child:
         # A supervisor may signal the whole process group: a child finishes what is in flight and
         # leaves ending it to its parent.
         signal.signal(signal.SIGTERM, self._on_term)
+        self.rounds = Rounds()
         slots = Slots(self.folder, max(self.settings.policy.children - 1, 1))
         self.runtime = Runtime(self.settings, slots=slots, stopping=self.stopping)
         self.poller = Poller(self.runtime, self.stopping)
@@ -60,6 +108,7 @@ class Child:
         """In the child, at its orderly end."""
         if self.poller is not None:
             self.poller.stop()
+        self.rounds.finish(self.settings.policy.call_deadline_s)
         if self.runtime is not None:
             self.runtime.close()
 
@@ -92,6 +141,9 @@ def build_app(settings: Settings) -> Celery:
         task_default_queue=RESOLVE_QUEUE,
         task_create_missing_queues=False,
         worker_prefetch_multiplier=1,
+        # A child imports its vendors' SDKs before it says that it is up; four seconds are too
+        # few on a busy machine, and a child that is given up for dead is replaced for ever.
+        worker_proc_alive_timeout=60.0,
         worker_enable_remote_control=False,
         worker_send_task_events=False,
         worker_hijack_root_logger=False,
@@ -121,10 +173,7 @@ def add_tasks(app: Celery, child: Child) -> None:
 
     def drain() -> None:
         if child.runtime is not None:
-            # The soft limit ends the round. Calls run in threads of their own, so the exception
-            # cannot be mistaken for a vendor's failure.
-            with suppress(SoftTimeLimitExceeded):
-                child.runtime.drain()
+            child.rounds.run("drain", child.runtime.drain)
 
     app.task(drain, name=DRAIN_TASK)
     for role in ("expire", "join", "resolve", "escalate", "page"):
@@ -133,9 +182,9 @@ def add_tasks(app: Celery, child: Child) -> None:
 
 def _job(child: Child, role: str) -> Any:
     def run() -> None:
-        if child.runtime is not None:
-            with suppress(SoftTimeLimitExceeded):
-                child.runtime.run(role)
+        runtime = child.runtime
+        if runtime is not None:
+            child.rounds.run(role, lambda: runtime.run(role))
 
     run.__name__ = role
     return run
@@ -146,8 +195,14 @@ def run_worker(settings: Settings) -> int:
     # Messages are JSON and name no code: what Celery warns root of (pickle) is not accepted here.
     warnings.filterwarnings("ignore", category=SecurityWarning)
     child = Child(settings)
-    if not settings.redis_url:
-        return _run_polling(child)
+    try:
+        return _run_with_broker(child) if settings.redis_url else _run_polling(child)
+    finally:
+        shutil.rmtree(child.folder, ignore_errors=True)
+
+
+def _run_with_broker(child: Child) -> int:
+    settings = child.settings
     app = build_app(settings)
     add_tasks(app, child)
     worker_process_init.connect(child.start, weak=False)

@@ -4,6 +4,7 @@ in the process that uses it and never before a fork."""
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import socket
 import tempfile
@@ -12,8 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random  # noqa: TID251 - built here, handed on as an argument
-from types import TracebackType
-from typing import Self
 
 from outbox.doorbell import Doorbell
 from outbox.errors import Unreachable
@@ -27,6 +26,7 @@ from vendors import registry
 from workers.monotonic import since_boot_s
 from workers.sender import Sender
 
+_log = logging.getLogger(__name__)
 # Rows a process may hold connections for: the drain, the look-ups, the poll, one to spare.
 _CONNECTIONS = 12
 _LOOK_BUDGET_S = 2.0
@@ -108,11 +108,15 @@ class Runtime:
         return {name: period for name, (period, _) in self._jobs.items()}
 
     def drain(self) -> int:
-        """Sends what is due, if a slot is free."""
+        """Sends what is due, if a slot is free. A database that is away leaves the work where it
+        is: in its rows, and in memory what has been answered."""
         with self._slots.take() as taken:
             if not taken:
                 return 0
-            return self.sender.drain()
+            try:
+                return self.sender.drain()
+            except Unreachable:
+                return 0
 
     def run(self, role: str) -> int:
         """Runs one resolver job and records its heartbeat. A database that is away leaves the
@@ -146,10 +150,12 @@ class Runtime:
             at, timeline = switches.database_time(tx)
             after_s = since_boot_s()
             moved = switches.timeline_changed(tx, timeline)
-            last, self._clock = self._clock, (at, before_s)
             if moved:
                 switches.doubt_clock(tx, f"the database is on a new timeline ({timeline})")
-            if last is None or after_s - before_s > 1:
+            if after_s - before_s > 1:
+                return  # too slow an answer to tell a step by, now or next time
+            last, self._clock = self._clock, (at, before_s)
+            if last is None:
                 return
             step_s = (at - last[0]) - (before_s - last[1])
             if abs(step_s) > self.policy.clock_step_s:
@@ -179,46 +185,51 @@ class Runtime:
         return paging.page_once(self.store, self._pagers, self.settings)
 
 
-class Poller(threading.Thread):
-    """Polls Postgres from inside a worker process, so that a dead broker delays and never stops:
-    drains what is due, and runs a job whose heartbeat is older than three periods."""
+class Poller:
+    """Polls Postgres from inside a worker process, so that a dead broker delays and never stops.
+    One thread drains what is due; another runs a job whose heartbeat is older than three periods,
+    so that a vendor that hangs cannot hold up the webhooks."""
 
     def __init__(self, runtime: Runtime, stopping: Callable[[], bool]) -> None:
-        super().__init__(name="outbox-poll", daemon=True)
         self._runtime = runtime
         self._stopping = stopping
         self._ended = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._repeat, args=(work,), name=f"outbox-{name}", daemon=True)
+            for name, work in (("poll", self._send), ("fill-in", self._fill_in))
+        ]
 
-    def run(self) -> None:
-        """Until the process is told to stop."""
-        while not self._ended.wait(self._runtime.policy.tick_drain_s):
-            if self._stopping():
-                return
-            try:
-                self._runtime.watch_clock()
-                if self._runtime.due():
-                    self._runtime.drain()
-                for role in self._runtime.stale_roles():
-                    self._runtime.run(role)
-            except Unreachable:
-                continue
+    def start(self) -> None:
+        """Begins to poll."""
+        for thread in self._threads:
+            thread.start()
 
     def stop(self) -> None:
-        """Ends the thread after its present round."""
+        """Ends the threads after their present round."""
         self._ended.set()
-        self.join()
+        for thread in self._threads:
+            thread.join()
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
+    def _repeat(self, work: Callable[[], None]) -> None:
+        while not self._ended.wait(self._runtime.policy.tick_drain_s) and not self._stopping():
+            try:
+                work()
+            except Unreachable:
+                continue
+            except Exception as error:
+                # By its class: the message of a database error quotes the row. A thread that died
+                # of it would leave this process without its poll.
+                _log.error("polling failed: %s", type(error).__name__)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
+    def _send(self) -> None:
+        self._runtime.watch_clock()
+        if self._runtime.due():
+            self._runtime.drain()
+
+    def _fill_in(self) -> None:
+        for role in self._runtime.stale_roles():
+            if not self._stopping():
+                self._runtime.run(role)
 
 
 def slot_folder() -> Path:

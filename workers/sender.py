@@ -6,11 +6,13 @@ call is on the wire. Results stay in memory until their commit is confirmed.
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from uuid import UUID
 
 from outbox.doorbell import Doorbell
 from outbox.errors import Unreachable
@@ -23,11 +25,15 @@ from outbox.store.moves import contradict
 from outbox.store.records import Ended
 from resolvers.decide import mismatch
 from resolvers.directory import Directory
-from workers.breaker import HANDED_BACK, Breaker, is_bad
-from workers.flight import Flight, Results, Watchdog
+from workers.breaker import HANDED_BACK, Breaker, verdict_of_probe
+from workers.flight import Flight, Results, Watchdog, tells_more
 from workers.monotonic import since_boot_s
 
+_log = logging.getLogger(__name__)
 _RECORD_AGAIN_S = 0.5
+# A process told to end waits no longer than this, beyond the call deadline, for a database that
+# is away: the leases run out, and the rows are resolved like those of any lost worker.
+_STOP_SLACK_S = 4.0
 _JITTER = 0.2
 # How soon a drain that waits for answers sees that it shall stop, or claim again.
 _WAIT_S = 0.25
@@ -64,6 +70,7 @@ class Sender:
         self._patience = threading.Event()
         self._busy = threading.Lock()
         self._in_flight = 0
+        self._stop_by: float | None = None
         self._unrecorded: list[tuple[Flight, Outcome]] = []
 
     def drain(self, budget_s: float | None = None) -> int:
@@ -91,7 +98,7 @@ class Sender:
         end = time.monotonic() + budget_s
         claimed, next_claim, emptied = 0, 0.0, False
         self._record(self._collect())
-        while True:
+        while not self._gave_up():
             now = time.monotonic()
             may_claim = now < end and not self._stopping()
             if may_claim and now >= next_claim and self._in_flight < self._policy.threads:
@@ -100,19 +107,29 @@ class Sender:
                 emptied = count == 0
                 # After an empty claim the tick's pace is enough while calls are in the air.
                 next_claim = now + self._policy.tick_drain_s if emptied else 0.0
-            if self._in_flight == 0 and not self._unrecorded:
-                if not may_claim:
+            if self._is_idle() and (emptied or not may_claim):
+                # At the end of a budget too, or a steady load would keep such rows waiting.
+                alone = 0 if self._stopping() else self._claim_alone()
+                claimed += alone
+                if not alone or not may_claim:
                     break
-                if emptied:
-                    alone = self._claim_alone()
-                    if not alone:
-                        break
-                    claimed += alone
-                    emptied, next_claim = False, 0.0
+                emptied, next_claim = False, 0.0
             self._record(self._collect())
         if not emptied and not self._stopping():
             self._bell.ring()
         return claimed
+
+    def _is_idle(self) -> bool:
+        return self._in_flight == 0 and not self._unrecorded
+
+    def _gave_up(self) -> bool:
+        """Whether the process was told to end so long ago that it must not wait any more."""
+        if not self._stopping():
+            return False
+        now = time.monotonic()
+        if self._stop_by is None:
+            self._stop_by = now + self._policy.call_deadline_s + _STOP_SLACK_S
+        return now > self._stop_by
 
     def _claim(self) -> int:
         self._bell.answer()
@@ -126,7 +143,7 @@ class Sender:
         began = since_boot_s()
         rows = self._claimer.claim_alone()
         self._launch(rows, began)
-        while self._in_flight or self._unrecorded:
+        while not self._is_idle() and not self._gave_up():
             self._record(self._collect())
         return len(rows)
 
@@ -144,9 +161,10 @@ class Sender:
         try:
             outcome = self._perform(flight)
         except BaseException as error:
-            outcome = Lost(f"the adapter raised {type(error).__name__}")
-        self._watchdog.forget(number)
-        flight.land(outcome)
+            outcome = Lost(f"the adapter raised {_name(error)}")
+        in_time = self._watchdog.forget(number)
+        if in_time or tells_more(outcome):
+            flight.land(outcome)
 
     def _perform(self, flight: Flight) -> Outcome:
         row = flight.intent
@@ -179,29 +197,34 @@ class Sender:
             if not flight.reported:
                 flight.reported = True
                 self._in_flight -= 1
-        try:
-            self._write(batch)
-        except Unreachable:
+        left = self._write(batch)
+        if left:
             # Nothing is forgotten: the same results are offered again until a commit is confirmed.
-            self._unrecorded = batch
+            self._unrecorded = left
             self._patience.wait(_RECORD_AGAIN_S)
 
-    def _write(self, batch: list[tuple[Flight, Outcome]]) -> None:
-        ended = [self._ended(flight, outcome) for flight, outcome in batch]
-        first: dict[object, Ended] = {}
-        late: list[Ended] = []
-        for one in ended:
-            if first.setdefault(one.intent.id, one) is not one:
-                late.append(one)
+    def _write(self, batch: list[tuple[Flight, Outcome]]) -> list[tuple[Flight, Outcome]]:
+        """Returns what could not be written because the database is away."""
+        first: dict[UUID, tuple[Flight, Outcome]] = {}
+        late: list[tuple[Flight, Outcome]] = []
+        for result in batch:
+            if first.setdefault(result[0].intent.id, result) is not result:
+                late.append(result)
+        alone = late
         try:
-            self._write_together(list(first.values()))
+            self._write_together([self._ended(*result) for result in first.values()])
         except Unreachable:
-            raise
-        except Exception:
-            for one in first.values():
-                self._write_alone(one)
-        for one in late:
-            self._write_alone(one)
+            return batch
+        except Exception as error:
+            # By its class: the message of a database error quotes the row.
+            _log.error("a batch of %d is recorded one by one: %s", len(first), _name(error))
+            alone = [*first.values(), *late]
+        for position, result in enumerate(alone):
+            try:
+                self._write_alone(self._ended(*result))
+            except Unreachable:
+                return alone[position:]
+        return []
 
     def _write_together(self, ended: list[Ended]) -> None:
         with self._store.transaction() as tx:
@@ -213,11 +236,19 @@ class Sender:
     def _write_alone(self, one: Ended) -> None:
         try:
             self._write_together([one])
+            return
         except Unreachable:
             raise
         except Exception as error:
-            lost = Lost(f"the answer could not be recorded: {type(error).__name__}")
+            _log.error("the answer of %s could not be recorded: %s", one.intent.id, _name(error))
+            lost = Lost(f"the answer could not be recorded: {_name(error)}")
+        try:
             self._write_together([Ended(one.intent, lost, look_in_s=one.look_in_s)])
+        except Unreachable:
+            raise
+        except Exception as error:
+            # Its lease ends, and the row is in doubt like that of any lost worker.
+            _log.error("%s could not be put in doubt: %s", one.intent.id, _name(error))
 
     def _check_answer(self, tx: Transaction, one: Ended) -> None:
         """An answer that is ours and is not what was asked for needs a person."""
@@ -236,14 +267,14 @@ class Sender:
             policy.not_sent_first_s * 2.0 ** min(row.not_sent_count, 30), policy.not_sent_max_s
         )
         back_off *= 1 + _JITTER * (2 * self._jitter() - 1)
+        look_in_s = policy.looks_s[0]
         if isinstance(outcome, NotSent):
             if outcome.reason == HANDED_BACK:
                 back_off = 0.0
             elif outcome.retry_after_s is not None:
                 back_off = max(back_off, outcome.retry_after_s)
-        return Ended(
-            row, outcome, row.last_sent_at, back_off_s=back_off, look_in_s=policy.looks_s[0]
-        )
+                look_in_s = max(look_in_s, outcome.retry_after_s)
+        return Ended(row, outcome, row.last_sent_at, back_off_s=back_off, look_in_s=look_in_s)
 
     def _look_after(self, tx: Transaction, ended: list[Ended]) -> None:
         """Pauses, breakers and verifying looks that the outcomes ask for."""
@@ -255,9 +286,10 @@ class Sender:
                 switches.pause(tx, *where, kind="pause", reason=outcome.reason, by="sender")
             elif row.id in self._claimer.probes:
                 self._claimer.probes.discard(row.id)
-                if is_bad(outcome):
+                passed = verdict_of_probe(outcome)
+                if passed is False:
                     switches.slow_breaker(tx, *where, max_s=policy.breaker_probe_max_s)
-                else:
+                elif passed:
                     switches.close_breaker(tx, *where)
             elif self._breaker.count(*where, outcome, time.monotonic()):
                 switches.trip_breaker(
@@ -269,3 +301,7 @@ class Sender:
             if isinstance(outcome, Receipt):
                 after_s = policy.lease_s + policy.quiet_after_s(contract)
                 doubt.schedule_verification(tx, [row.id], after_s)
+
+
+def _name(error: BaseException) -> str:
+    return type(error).__name__

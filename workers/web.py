@@ -28,6 +28,7 @@ from resolvers.receiving import TOO_LARGE, Receiver
 _BODY_S = 10.0
 _GRACE_S = 10
 _BACKLOG = 2048
+_LAST_PORT = 65535
 _log = logging.getLogger(__name__)
 
 
@@ -163,7 +164,7 @@ def _ended_by_signals(server: uvicorn.Server) -> Iterator[None]:
         yield
         return
 
-    def end(number: int, frame: FrameType | None) -> None:
+    def end(_: int, __: FrameType | None) -> None:
         server.should_exit = True
 
     numbers = (signal.SIGTERM, signal.SIGINT)
@@ -177,9 +178,11 @@ def _ended_by_signals(server: uvicorn.Server) -> Iterator[None]:
 
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    if not 0 <= port <= _LAST_PORT:
+        raise SettingsError([("PORT", f"must be 0 (any free port) to {_LAST_PORT}")])
     try:
         return socket.create_server((host, port), family=family, backlog=_BACKLOG)
-    except (OSError, OverflowError) as error:
+    except OSError as error:
         raise SettingsError(
             [("OUTBOX_HOST, PORT", f"cannot listen on {host} port {port}: {error}")]
         ) from error

@@ -44,7 +44,7 @@ class Sendable:
 
 
 # Which rows may be claimed at all. Repeated in the UPDATE, on the row as it is once it is locked.
-_MAY = """
+_ROW_MAY = """
     k.vendor = i.vendor AND k.account = i.account
     AND i.veto IS NULL AND i.contradicted_at IS NULL
     AND i.fingerprint_version = %(fingerprint_version)s
@@ -56,9 +56,10 @@ _MAY = """
     AND NOT (i.status = 'pending' AND i.once_per = 'epoch' AND i.side_effect <> 'compensation'
          AND EXISTS (SELECT FROM outbox.epochs e WHERE e.tenant = i.tenant
                      AND e.run_id = i.run_id AND e.epoch = i.epoch AND e.ended_at IS NOT NULL))
-    AND NOT EXISTS (SELECT FROM closed c WHERE starts_with(i.gate, c.gate_prefix))
     AND NOT ((i.status = 'retryable' OR k.window_s IS NULL)
          AND EXISTS (SELECT FROM outbox.switches WHERE kind = 'clock'))"""
+_MAY = f"""{_ROW_MAY}
+    AND NOT EXISTS (SELECT FROM closed c WHERE starts_with(i.gate, c.gate_prefix))"""
 
 # A breaker that is due for its probe lets one row through; every other switch closes its gates.
 # Locked and not yet written: a claim that finds nothing to send must not use the probe up.
@@ -76,8 +77,9 @@ known AS (
     AND NOT EXISTS (SELECT FROM probing p WHERE p.holder = s.holder)
 )"""
 
-# Distinct gates by a skip scan from a rotating cursor; a closed gate costs one probe, whatever
-# its backlog.
+# Distinct gates by a skip scan from a rotating cursor; a closed gate costs one probe, whatever its
+# backlog. Inside a gate nothing is joined: a join would read and sort all of the backlog for each
+# batch, where the index hands out the first rows in order.
 _GATES = f"""
 , gates AS (
     (SELECT gate FROM outbox.intents WHERE status IN ('pending', 'retryable') AND lane IS NULL
@@ -87,16 +89,16 @@ _GATES = f"""
             AND i.lane IS NULL AND i.crashes = 0 AND i.gate > g.gate ORDER BY i.gate LIMIT 1)
     FROM gates g WHERE g.gate IS NOT NULL
 ), open_gates AS (
-    SELECT g.gate, EXISTS (SELECT FROM probing p WHERE starts_with(g.gate, p.gate_prefix)) AS probe
-    FROM gates g WHERE g.gate IS NOT NULL
-    AND EXISTS (SELECT FROM known k WHERE starts_with(g.gate, k.prefix))
+    SELECT g.gate, k.*,
+        EXISTS (SELECT FROM probing p WHERE starts_with(g.gate, p.gate_prefix)) AS probe
+    FROM gates g JOIN known k ON starts_with(g.gate, k.prefix) WHERE g.gate IS NOT NULL
     AND NOT EXISTS (SELECT FROM closed c WHERE starts_with(g.gate, c.gate_prefix))
 ), locked AS (
-    SELECT r.id, r.gate FROM open_gates g CROSS JOIN LATERAL (
-        SELECT i.id, i.gate FROM outbox.intents i, known k
+    SELECT r.id, r.gate FROM open_gates k CROSS JOIN LATERAL (
+        SELECT i.id, i.gate FROM outbox.intents i
         WHERE i.status IN ('pending', 'retryable') AND i.lane IS NULL AND i.crashes = 0
-        AND i.gate = g.gate AND i.due_at <= outbox.clock() AND {_MAY}
-        ORDER BY i.due_at, i.seq LIMIT CASE WHEN g.probe THEN 1 ELSE %(limit)s END
+        AND i.gate = k.gate AND i.due_at <= outbox.clock() AND {_ROW_MAY}
+        ORDER BY i.due_at, i.seq LIMIT CASE WHEN k.probe THEN 1 ELSE %(limit)s END
         FOR UPDATE OF i SKIP LOCKED) r
     LIMIT %(limit)s
 )"""

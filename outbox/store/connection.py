@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, LiteralString
+from weakref import WeakKeyDictionary
 
 import psycopg
 from psycopg.rows import DictRow, dict_row
@@ -64,7 +66,7 @@ class Store:
             open=False,
             timeout=settings.statement_timeout_s,
             reconnect_timeout=settings.statement_timeout_s,
-            check=ConnectionPool.check_connection,
+            check=_still_there,
             configure=_read_committed,
         )
         self._pool.open()
@@ -86,6 +88,19 @@ class Store:
     def close(self) -> None:
         """Drops the connections."""
         self._pool.close()
+
+
+def _still_there(connection: psycopg.Connection[DictRow]) -> None:
+    """Asks a connection that has rested whether the server is still there. One that was used a
+    moment ago is not asked: that would be a round trip in each transaction of a busy drain."""
+    now = time.monotonic()
+    if now - _used_at.get(connection, 0.0) > _REST_S:
+        ConnectionPool.check_connection(connection)
+    _used_at[connection] = now
+
+
+_REST_S = 1.0
+_used_at: WeakKeyDictionary[psycopg.Connection[DictRow], float] = WeakKeyDictionary()
 
 
 def _read_committed(connection: psycopg.Connection[DictRow]) -> None:

@@ -168,6 +168,18 @@ def close_doubt(tx: Transaction, row: Intent, *, by: str) -> None:
         _page(tx, found["id"], doubts, "resolve")
 
 
+def settled_intents(tx: Transaction, limit: int) -> list[UUID]:
+    """Intents that were settled by what may not close questions itself (a run whose epoch moved
+    on), and whose doubt is still open."""
+    rows = tx.all(
+        "SELECT e.intent_id FROM outbox.escalations e JOIN outbox.intents i ON i.id = e.intent_id "
+        "WHERE e.closed_at IS NULL AND i.settled_at IS NOT NULL AND e.reasons && %(doubts)s "
+        "ORDER BY e.intent_id LIMIT %(limit)s",
+        {"doubts": sorted(DOUBT_REASONS), "limit": limit},
+    )
+    return [row["intent_id"] for row in rows]
+
+
 def close_holder(tx: Transaction, holder: str, *, by: str, verdict: str) -> None:
     """Closes the open escalation of a holder, if there is one."""
     found = tx.one(

@@ -258,13 +258,12 @@ def record_late(tx: Transaction, ended: Ended) -> None:
         settled_by="late_reply",
         due_in_s=_due_in_s(ended, row, event, still_ours=still_ours),
     )
-    if row.state is Status.IN_FLIGHT and not still_ours and event is not Event.RECEIPT_FOUND:
-        # About an attempt that is over, while the next one is in the air. Only a refusal that the
-        # vendor stored under the key answers that one too.
-        if not covers:
-            note(tx, row, event, change)
-            return
-    apply(tx, row, event, change)
+    next_is_in_the_air = row.state is Status.IN_FLIGHT and not still_ours
+    if next_is_in_the_air and event is not Event.RECEIPT_FOUND and not covers:
+        # Only what the vendor stored under the key says anything of the next attempt too.
+        note(tx, row, event, change)
+    else:
+        apply(tx, row, event, change)
 
 
 def _due_in_s(ended: Ended, row: Intent, event: Event, *, still_ours: bool) -> float | None:

@@ -12,7 +12,7 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -97,7 +97,7 @@ class Desk:
     def sql(self, statement: str, params: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
         """A statement of the test's own, over a connection of its own."""
         with self.connect() as connection:
-            cursor = connection.execute(statement, params)  # type: ignore[call-overload]
+            cursor = connection.execute(statement, params)
             return list(cursor.fetchall()) if cursor.description else []
 
     def connect(self, *, autocommit: bool = True) -> psycopg.Connection[Any]:
@@ -193,6 +193,26 @@ class Desk:
             "SELECT * FROM outbox.events WHERE intent_id = %(id)s AND kind = %(kind)s ORDER BY id",
             {"id": intent_id, "kind": kind},
         )
+
+    @contextlib.contextmanager
+    def held(self, table: str, row_id: UUID) -> Iterator[Callable[[int], None]]:
+        """Holds a row's lock. The block's value waits until so many others want it: then each has
+        read what it judges, and none has written."""
+        with self.connect(autocommit=False) as connection:
+            connection.execute(f"SELECT FROM outbox.{table} WHERE id = %s FOR UPDATE", [row_id])
+            yield self._until_waiting
+            connection.rollback()
+
+    def _until_waiting(self, count: int) -> None:
+        give_up = time.monotonic() + WAIT_S
+        waiting = (
+            "SELECT count(*) AS n FROM pg_stat_activity "
+            "WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        )
+        with self.connect() as connection:
+            while connection.execute(waiting).fetchall()[0]["n"] < count:
+                assert time.monotonic() < give_up, "nobody waits for the row"
+                select.select([], [], [], 0.01)
 
     def settlements(self, intent_id: UUID) -> list[tuple[str, str, str]]:
         rows = self.sql(

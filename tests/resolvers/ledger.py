@@ -52,7 +52,7 @@ class Ledger:
         """Runs a statement of the test's own over a connection of its own."""
         url = self.settings.database_url.replace("+psycopg", "")
         with psycopg.connect(url, autocommit=True, row_factory=dict_row) as connection:
-            cursor = connection.execute(statement, params)  # type: ignore[call-overload]
+            cursor = connection.execute(statement, params)
             return list(cursor.fetchall()) if cursor.description else []
 
     def forward(self, seconds: float) -> None:
@@ -122,6 +122,8 @@ def open_ledger(database: str, policy: Policy | None = None, **changes: Any) -> 
         "CREATE OR REPLACE FUNCTION outbox.clock() RETURNS timestamptz LANGUAGE sql STABLE AS "
         "$$ SELECT statement_timestamp() + (SELECT by FROM public.moved) $$"
     )
-    yield ledger
-    store.close()
-    vendor.close()
+    try:
+        yield ledger
+    finally:
+        store.close()
+        vendor.close()

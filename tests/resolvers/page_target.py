@@ -77,8 +77,10 @@ def page_target() -> Iterator[Target]:
     found = Target(f"http://127.0.0.1:{server.server_port}")
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
-    yield found
-    found.stopping.set()
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    try:
+        yield found
+    finally:
+        found.stopping.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()

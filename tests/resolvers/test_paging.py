@@ -347,10 +347,10 @@ def test_an_outage_of_one_account_is_one_page_with_a_count_until_its_last_questi
             threading.Thread(target=page_once, args=(ledger.store, pagers, ledger.settings))
             for _ in range(2)
         ]
-        for each in both:
-            each.start()
-        for each in both:
-            each.join()
+        for thread in both:
+            thread.start()
+        for thread in both:
+            thread.join()
         (page,) = first.bodies
         details = page["payload"]["custom_details"]
         assert details["count"] == 40

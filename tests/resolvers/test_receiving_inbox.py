@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import psycopg
 import pytest
@@ -156,7 +157,7 @@ def test_an_event_without_any_mark_of_ours_is_kept_for_the_joiner_to_decide(
 
 @pytest.mark.parametrize("wrong", [{"livemode": True}, {"account": "acct_somebody_else"}])
 def test_events_of_another_mode_or_account_are_kept_apart_and_raise_one_alert_together(
-    database: str, wrong: dict[str, object]
+    database: str, wrong: dict[str, Any]
 ) -> None:
     account = replace(ACCOUNT, vendor_account="acct_ours")
     with open_ledger(database, accounts={("stripe", "default"): account}) as ledger:

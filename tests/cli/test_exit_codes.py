@@ -1,0 +1,144 @@
+"""What scripts rely on: exit codes, data on stdout, one error on stderr."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+
+import pytest
+
+from outbox import schema
+from tests.cli.desk import Desk
+
+
+def test_done_is_zero_with_data_on_stdout_and_nothing_on_stderr(desk: Desk) -> None:
+    ran = desk.run("intent", "list")
+    assert (ran.code, ran.err) == (0, "")
+
+
+def test_usage_is_two(desk: Desk) -> None:
+    for args in (
+        ["intent", "lisst"],
+        ["intent", "list", "--status", "lost"],
+        ["intent", "show"],
+        ["intent", "list", "--limit", "0"],
+        ["intent", "list", "--after", "x"],
+        ["intent", "list", "--older", "soon"],
+        ["escalation", "mute", "abcdef", "--reason", "x"],
+        ["vendor", "check", "stripe"],
+    ):
+        ran = desk.invoke(*args)
+        assert (ran.code, ran.out) == (2, ""), args
+        assert ran.err.startswith("outbox: "), args
+
+
+def test_a_check_that_finds_something_is_three_and_its_findings_are_data(desk: Desk) -> None:
+    ran = desk.run("doctor", "--json")
+    assert ran.code == 3
+    assert {f["check"] for f in ran.json["items"]} == {"settable_clock", "heartbeat_stale"}
+    assert ran.err == ""
+
+
+def test_refused_by_policy_is_four(desk: Desk) -> None:
+    intent_id, _ = desk.lost()
+    ran = desk.run("intent", "cancel", str(intent_id), "--reason", "x", "--yes", "--json")
+    assert (ran.code, ran.out) == (4, "")
+    assert ran.error["code"] == "may_have_left"
+
+
+def test_not_found_is_five(desk: Desk) -> None:
+    for args in (["intent", "show", "abcdef12"], ["escalation", "show", "abcdef12"]):
+        ran = desk.run(*args, "--json")
+        assert (ran.code, ran.out) == (5, "")
+        assert ran.error["code"] == "not_found"
+    paused = desk.invoke("vendor", "pause", "strpe/default", "--reason", "x", "--json")
+    assert paused.code == 5
+    assert paused.error["candidates"] == ["stripe/default"]
+
+
+def test_an_unreachable_database_is_six_and_quickly(desk: Desk) -> None:
+    with socket.socket() as nobody:  # bound and not listening: refused
+        nobody.bind(("127.0.0.1", 0))
+        url = f"postgresql://u:secret@127.0.0.1:{nobody.getsockname()[1]}/x"
+        started = time.monotonic()
+        ran = desk.run("intent", "list", "--json", DATABASE_URL=url)
+        took_s = time.monotonic() - started
+    assert (ran.code, ran.out) == (6, "")
+    assert ran.error["code"] == "unreachable"
+    assert "secret" not in ran.err
+    assert took_s < float(desk.env["OUTBOX_STATEMENT_TIMEOUT_S"])
+
+
+def test_an_unreachable_vendor_is_six(desk: Desk) -> None:
+    ran = desk.run("vendor", "check", STRIPE_API_BASE="http://127.0.0.1:9")
+    assert (ran.code, ran.out) == (6, "")
+
+
+def test_declined_at_the_prompt_is_seven_and_changes_nothing(desk: Desk) -> None:
+    intent_id = desk.enqueue()
+    verb = ("intent", "cancel", str(intent_id), "--reason", "x")
+    for answer in ("n\n", "\n", "\x04"):
+        ran = desk.terminal(*verb, answer=answer)
+        assert ran.code == 7
+        assert "declined" in ran.err
+    assert desk.row(intent_id).status == "pending"
+
+
+def test_every_wrong_setting_is_shown_at_once(desk: Desk) -> None:
+    wrong = {
+        "DATABASE_URL": "mysql://x",
+        "OUTBOX_LEASE_S": "soon",
+        "OUTBOX_PROFLIE": "demo",
+        "OUTBOX_PAGERS": "carrier-pigeon",
+    }
+    ran = desk.run("intent", "list", **wrong)
+    assert (ran.code, ran.out) == (2, "")
+    assert all(name in ran.err for name in wrong)
+    told = desk.run("intent", "list", "--json", **wrong).error
+    assert {p["field"] for p in told["problems"]} == set(wrong)
+    assert told["code"] == "settings"
+
+
+def test_a_database_without_the_schema_is_said_with_what_to_type(desk: Desk) -> None:
+    schema.downgrade(desk.settings.database_url)
+    for args in (["intent", "list"], ["escalation", "list"], ["vendor", "list"]):
+        ran = desk.invoke(*args)
+        assert ran.code == 2
+        assert "outbox schema upgrade" in ran.err
+    assert desk.invoke("schema", "check").code == 3
+    assert [f["check"] for f in desk.invoke("doctor", "--json").json["items"]] == [
+        "schema_revision"
+    ]
+    assert desk.run("schema", "upgrade", "--json").json["changed"] is True
+    assert desk.invoke("schema", "upgrade", "--json").json["changed"] is False
+    assert desk.invoke("schema", "check").code == 0
+
+
+def test_the_errors_object_has_always_the_same_fields(desk: Desk) -> None:
+    for args in (["intent", "show", "zz"], ["intent", "show", "abcdef"], ["intent", "nothing"]):
+        ran = desk.invoke(*args, "--json")
+        (line,) = ran.err.splitlines()
+        assert set(json.loads(line)) == {"schema", "error"}
+        assert set(ran.error) == {"code", "message", "field", "candidates"}
+
+
+def test_a_reader_that_has_had_enough_is_no_error(desk: Desk) -> None:
+    process = desk.start("schema", "sql")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(30) == 0
+    assert process.stderr.read() == ""
+    process.stderr.close()
+    assert process.stdin is not None
+    process.stdin.close()
+
+
+@pytest.mark.parametrize("verb", ["worker", "beat", "web"])
+def test_no_process_starts_on_a_schema_of_another_release(desk: Desk, verb: str) -> None:
+    desk.sql("UPDATE outbox.alembic_version SET version_num = '0000'")
+    ran = desk.run(verb)
+    assert (ran.code, ran.out) == (2, "")
+    assert "outbox schema upgrade" in ran.err

@@ -1,0 +1,45 @@
+"""Accounts: whose credential it is, and letting go only what somebody has seen."""
+
+from __future__ import annotations
+
+from tests.cli.desk import Desk
+
+
+def test_the_vendor_says_whose_credential_it_is(desk: Desk) -> None:
+    ran = desk.run("vendor", "check", "stripe/default", "--json")
+    assert ran.code == 0
+    (item,) = ran.json["items"]
+    assert (item["vendor_account"], item["ok"]) == (desk.vendor_account, True)
+
+
+def test_a_credential_of_another_account_is_found(desk: Desk) -> None:
+    ran = desk.invoke("vendor", "check", "--json", STRIPE_ACCOUNT_ID="acct_somebody_else")
+    assert ran.code == 3
+    (item,) = ran.json["items"]
+    assert desk.vendor_account in item["problem"]
+    assert "acct_somebody_else" in item["problem"]
+
+
+def test_an_account_without_credentials_here_is_not_found(desk: Desk) -> None:
+    assert desk.invoke("vendor", "check", "stripe/backup").code == 5
+
+
+def test_resuming_shows_what_would_go_out_at_once(desk: Desk) -> None:
+    desk.enqueue(amount=1000)
+    desk.enqueue(amount=500, tenant="globex")
+    assert desk.invoke("vendor", "pause", "stripe/default", "--reason", "x").code == 0
+    no = desk.terminal("vendor", "resume", "stripe/default", "--reason", "over", answer="n\n")
+    assert no.code == 7
+    assert "2 intents of 2 tenants" in no.err
+    assert "1500 usd" in no.err
+    assert desk.claim() == []
+    yes = desk.terminal("vendor", "resume", "stripe/default", "--reason", "over", answer="y\n")
+    assert yes.code == 0
+    assert len(desk.claim()) == 2
+
+
+def test_a_dry_run_pauses_nothing(desk: Desk) -> None:
+    ran = desk.invoke("vendor", "pause", "stripe/default", "--reason", "x", "--dry-run", "--json")
+    assert (ran.code, ran.json["dry_run"], ran.json["changed"]) == (0, True, False)
+    assert desk.sql("SELECT * FROM outbox.switches") == []
+    assert desk.invoke("vendor", "list", "--json").json["items"][0]["state"] == "open"

@@ -1,0 +1,296 @@
+"""The consuming side in one process: a real ledger, the sandbox vendor, the real Stripe adapter,
+and a database clock that can be moved. Nothing runs by itself; the test says what happens next."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+import psycopg
+from psycopg.rows import dict_row
+
+from outbox import Outbox, Scope, Settings, WriteTool
+from outbox.contract import Vendor
+from outbox.doorbell import Doorbell
+from outbox.store.connection import Store
+from outbox.testing import Clock, settable_clock
+from resolvers import escalating, joining, sweeping
+from resolvers.directory import Directory
+from resolvers.looking import Looker
+from vendors.registry import build
+from vendors.sandbox.client import Sandbox
+from workers.sender import Sender
+
+WAIT_S = 30.0
+SECRET = "whsec_of_the_floor"
+CHARGE = WriteTool(
+    "charge_invoice",
+    vendor="stripe",
+    operation="payment_intents.create",
+    side_effect="charge",
+    identity=("invoice_id",),
+    guard=("amount", "currency", "customer"),
+    money=("amount", "currency"),
+)
+CARD: Mapping[str, Any] = {
+    "amount": 4900,
+    "currency": "usd",
+    "customer": "cus_demo",
+    "confirm": True,
+    "payment_method": "pm_card_visa",
+    "automatic_payment_methods": {"enabled": True, "allow_redirects": "never"},
+}
+# Small waits between a vendor's lost answer and the next step, so that a test waits little.
+FAST: Mapping[str, str] = {
+    "OUTBOX_PROFILE": "demo",
+    "OUTBOX_NOT_SENT_FIRST_S": "0.05",
+    "OUTBOX_NOT_SENT_MAX_S": "0.2",
+    "OUTBOX_LOOKS_S": "0.05,0.1,0.2",
+    "OUTBOX_RESENDS_S": "0.05,0.1,0.2",
+}
+# The real periods: time passes by the clock that the test moves.
+PRODUCTION: Mapping[str, str] = {}
+_numbers = itertools.count()
+
+
+def wait_until(holds: Callable[[], object], limit_s: float = WAIT_S) -> None:
+    """Asks again every 20 ms; fails when it never came true."""
+    limit = time.monotonic() + limit_s
+    while not holds():
+        assert time.monotonic() < limit, "it never came true"
+        threading.Event().wait(0.02)
+
+
+def new_account() -> str:
+    """A vendor account that no other test uses, in any process."""
+    return f"f{os.getpid()}x{next(_numbers)}"
+
+
+def query(
+    database: str, statement: str, params: Mapping[str, Any] | None = None
+) -> list[dict[str, Any]]:
+    """Runs a statement of the test's own, over a connection of its own."""
+    url = database.replace("+psycopg", "")
+    with psycopg.connect(url, autocommit=True, row_factory=dict_row) as connection:
+        cursor = connection.execute(statement.encode(), params)
+        return list(cursor.fetchall()) if cursor.description else []
+
+
+def enqueue(
+    settings: Settings, count: int = 1, *, tool: WriteTool = CHARGE, run: str = "", **args: Any
+) -> list[UUID]:
+    """New intents, each for an invoice of its own, in one committed transaction."""
+    outbox = Outbox(settings)
+    run = run or f"run-{next(_numbers)}"
+    with psycopg.connect(settings.database_url.replace("+psycopg", "")) as connection:
+        answers = outbox.enqueue_many(
+            connection,
+            tool,
+            [
+                (
+                    Scope(tenant="acme", run_id=run),
+                    {**CARD, "invoice_id": f"in_{next(_numbers)}", **args},
+                )
+                for _ in range(count)
+            ],
+        )
+    outbox.close()
+    return [answer.intent_id for answer in answers]
+
+
+@dataclass
+class Floor:
+    settings: Settings
+    sandbox: Sandbox
+    account: str
+    clock: Clock
+    store: Store
+    directory: Directory = field(repr=False)
+    told_to_stop: threading.Event = field(default_factory=threading.Event)
+    senders: list[Sender] = field(default_factory=list)
+    lookers: list[Looker] = field(default_factory=list)
+
+    @property
+    def sender(self) -> Sender:
+        """The first sender of this floor."""
+        return self.senders[0] if self.senders else self.new_sender()
+
+    @property
+    def looker(self) -> Looker:
+        """The first resolver of this floor."""
+        return self.lookers[0] if self.lookers else self.new_looker()
+
+    def new_sender(self, store: Store | None = None) -> Sender:
+        """One more sender, as another process has one."""
+        made = Sender(
+            store or self.store,
+            self.directory,
+            Doorbell("", timeout_s=0.1),
+            owner=f"sender-{len(self.senders)}",
+            stopping=self.told_to_stop.is_set,
+            jitter=lambda: 0.5,
+        )
+        self.senders.append(made)
+        return made
+
+    def new_looker(self) -> Looker:
+        """One more resolver."""
+        made = Looker(self.store, self.directory)
+        self.lookers.append(made)
+        return made
+
+    def enqueue(self, count: int = 1, **args: Any) -> list[UUID]:
+        """New charges; ``tool`` and ``run`` besides the arguments of the charge."""
+        return enqueue(self.settings, count, **args)
+
+    def one(self, **args: Any) -> UUID:
+        """One new charge."""
+        return self.enqueue(1, **args)[0]
+
+    def drain(self) -> int:
+        """One drain of the first sender; what it cut comes back and is recorded too."""
+        return self.sender.drain(budget_s=WAIT_S)
+
+    def expire(self) -> None:
+        """Expired leases, ended epochs, re-sends that may not go."""
+        sweeping.expire_once(self.store, self.directory)
+        sweeping.withdraw_once(self.store, self.directory)
+
+    def look(self) -> int:
+        """Every look-up that is due, to its end."""
+        return self.looker.once()
+
+    def escalate(self) -> None:
+        """What is due for a person."""
+        escalating.escalate_once(self.store, self.directory)
+
+    def round(self) -> None:
+        """One round of everything."""
+        self.expire()
+        joining.join_once(self.store, self.directory)
+        self.look()
+        self.escalate()
+        self.drain()
+
+    def settle(self, limit_s: float = WAIT_S) -> None:
+        """Rounds until nothing is unsettled."""
+
+        def settled() -> bool:
+            self.round()
+            return not self.sql("SELECT id FROM outbox.intents WHERE settled_at IS NULL LIMIT 1")
+
+        wait_until(settled, limit_s)
+
+    def advance(self, seconds: float) -> None:
+        """Time passes for the database and for the vendor."""
+        self.clock.advance(seconds)
+        self.sandbox.set_account(self.account, clock_offset_s=self.clock.offset)
+
+    # -- what is there -----------------------------------------------------------------------
+
+    def sql(self, statement: str, params: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+        """Runs a statement of the test's own."""
+        return query(self.settings.database_url, statement, params)
+
+    def row(self, intent_id: UUID) -> dict[str, Any]:
+        """The intent as the database has it."""
+        (row,) = self.sql("SELECT * FROM outbox.intents WHERE id = %(id)s", {"id": intent_id})
+        return row
+
+    def status(self, intent_id: UUID) -> str:
+        """The intent's status."""
+        return str(self.row(intent_id)["status"])
+
+    def statuses(self) -> dict[str, int]:
+        """How many intents there are of each status."""
+        rows = self.sql("SELECT status, count(*) AS n FROM outbox.intents GROUP BY status")
+        return {row["status"]: row["n"] for row in rows}
+
+    def attempts(self, intent_id: UUID) -> list[dict[str, Any]]:
+        """The intent's attempts in order."""
+        return self.sql(
+            "SELECT * FROM outbox.attempts WHERE intent_id = %(id)s ORDER BY id", {"id": intent_id}
+        )
+
+    def outcomes(self, intent_id: UUID) -> list[str]:
+        """What each attempt came to; a late word is marked."""
+        return [a["outcome"] + (" (late)" if a["late"] else "") for a in self.attempts(intent_id)]
+
+    def escalations(self) -> list[dict[str, Any]]:
+        """Every question, the oldest first."""
+        return self.sql("SELECT * FROM outbox.escalations ORDER BY opened_at, id")
+
+    def posts(self, intent_id: UUID | None = None) -> list[dict[str, Any]]:
+        """The writes that reached the vendor, of one intent or of all."""
+        key = bytes(self.row(intent_id)["key"]).hex() if intent_id else None
+        return [
+            r
+            for r in self.sandbox.requests(self.account, key=key)
+            if r["method"] == "POST" and r["origin"] == "client"
+        ]
+
+    def reads(self) -> list[dict[str, Any]]:
+        """The reads that reached the vendor."""
+        return [r for r in self.sandbox.requests(self.account) if r["method"] == "GET"]
+
+    def effects(self, intent_id: UUID) -> int:
+        """How often the intent took effect at the vendor."""
+        found = self.sandbox.oracle(self.account)["effects_by_intent"].get(str(intent_id))
+        return int(found["count"]) if found else 0
+
+    def violations(self) -> list[dict[str, Any]]:
+        """Promises that the wire shows broken; none, always."""
+        found: list[dict[str, Any]] = self.sandbox.oracle(self.account)["violations"]
+        return found
+
+
+@contextmanager
+def open_floor(
+    database: str,
+    sandbox: Sandbox,
+    env: Mapping[str, str] = FAST,
+    *,
+    vendor: Callable[[Vendor], Vendor] = lambda built: built,
+    pool: int = 12,
+    **more: str,
+) -> Iterator[Floor]:
+    """A floor over a migrated database and an account of its own. ``vendor`` may wrap the
+    adapter; ``more`` are further settings by name."""
+    account = new_account()
+    sandbox.set_account(account, any_customer=True)
+    settings = Settings.from_env(
+        {
+            "DATABASE_URL": database,
+            "STRIPE_API_KEY": sandbox.api_key(account),
+            "STRIPE_API_BASE": sandbox.url,
+            "STRIPE_WEBHOOK_SECRET": SECRET,
+            **env,
+            **more,
+        }
+    )
+    clock = settable_clock(database)
+    policy = settings.policy
+    built = build("stripe", connect_s=policy.connect_s, read_s=policy.call_deadline_s)
+    directory = Directory(settings, {"stripe": vendor(built)})
+    store = Store(settings, size=pool)
+    floor = Floor(settings, sandbox, account, clock, store, directory)
+    with contextlib.ExitStack() as closing:
+        for part in (store, built):
+            closing.callback(part.close)
+        try:
+            yield floor
+        finally:
+            for sender in floor.senders:
+                sender.close()
+            for looker in floor.lookers:
+                looker.close()
+    # Whatever a test did, the wire must show no broken promise.
+    assert floor.violations() == []

@@ -1,0 +1,202 @@
+"""The database goes away in the middle of a drain: nothing is forgotten, nothing is sent twice."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from outbox.store.connection import Store
+from tests.workers.floor import Floor, open_floor, wait_until
+from tests.workers.proxy import PostgresProxy
+from vendors.sandbox.client import Sandbox
+from workers.sender import Sender
+from workers.servers import Servers
+
+_KILL = (
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+    "WHERE datname = current_database() AND application_name = 'outbox'"
+)
+
+
+@pytest.fixture
+def proxy(servers: Servers) -> Iterator[PostgresProxy]:
+    with (
+        tempfile.TemporaryDirectory(prefix="obx") as folder,
+        PostgresProxy(Path(folder), servers.run_dir / ".s.PGSQL.5432") as between,
+    ):
+        yield between
+
+
+def _proxied(floor: Floor, proxy: PostgresProxy) -> tuple[Store, Sender]:
+    settings = replace(floor.settings, database_url=proxy.url(floor.settings.database_url))
+    store = Store(settings)
+    return store, floor.new_sender(store)
+
+
+def test_a_killed_connection_does_not_spoil_the_sender_for_later_rows(floor: Floor) -> None:
+    """B42: one lost connection, then more intents to the same process."""
+    floor.sandbox.fault("slow", account=floor.account, after_s=0.4, times=5)
+    hit = floor.enqueue(5)
+    drain = threading.Thread(target=floor.drain)
+    drain.start()
+    wait_until(lambda: len(floor.posts()) == 5)
+    floor.sql(_KILL)
+    drain.join()
+    assert [floor.status(intent_id) for intent_id in hit] == ["succeeded"] * 5
+    later = floor.enqueue(3)
+    floor.drain()
+    assert [floor.status(intent_id) for intent_id in later] == ["succeeded"] * 3
+    assert len(floor.posts()) == 8
+
+
+def test_an_answer_whose_commit_never_arrived_is_recorded_again(
+    floor: Floor, proxy: PostgresProxy
+) -> None:
+    """B07 (c): the link drops before the COMMIT; a failed commit is not a failed call."""
+    store, sender = _proxied(floor, proxy)
+    floor.sandbox.fault("slow", account=floor.account, after_s=0.5)
+    intent_id = floor.one()
+    drain = threading.Thread(target=sender.drain, args=(10.0,))
+    drain.start()
+    wait_until(lambda: floor.status(intent_id) == "in_flight" and floor.posts())
+    proxy.lose_commit = 2
+    drain.join()
+    store.close()
+    assert proxy.lost == 2
+    assert floor.status(intent_id) == "succeeded"
+    assert floor.outcomes(intent_id) == ["receipt"]
+    assert len(floor.posts()) == 1
+
+
+def test_an_answer_whose_commit_was_applied_and_not_confirmed_counts_once(
+    floor: Floor, proxy: PostgresProxy
+) -> None:
+    """B07 (b): the COMMIT was applied and its reply lost."""
+    store, sender = _proxied(floor, proxy)
+    floor.sandbox.fault("slow", account=floor.account, after_s=0.5)
+    intent_id = floor.one()
+    drain = threading.Thread(target=sender.drain, args=(10.0,))
+    drain.start()
+    wait_until(lambda: floor.status(intent_id) == "in_flight" and floor.posts())
+    proxy.lose_commit_reply = 1
+    drain.join()
+    store.close()
+    assert proxy.lost == 1
+    row = floor.row(intent_id)
+    assert (row["status"], row["doubt"], row["contradicted_at"]) == ("succeeded", 0, None)
+    assert len(floor.sql("SELECT * FROM outbox.settlements")) == 1
+    assert floor.escalations() == []
+    assert len(floor.posts()) == 1
+
+
+def test_doubt_recorded_twice_by_a_lost_confirmation_counts_once(
+    floor: Floor, proxy: PostgresProxy
+) -> None:
+    """B07 (b), for a lost answer: the same attempt is one doubt."""
+    store, sender = _proxied(floor, proxy)
+    floor.sandbox.fault("hang", account=floor.account)
+    intent_id = floor.one()
+    drain = threading.Thread(target=sender.drain, args=(10.0,))
+    drain.start()
+    wait_until(lambda: floor.status(intent_id) == "in_flight" and floor.posts())
+    proxy.lose_commit_reply = 1
+    drain.join()
+    store.close()
+    assert proxy.lost == 1
+    row = floor.row(intent_id)
+    assert (row["status"], row["doubt"]) == ("unknown", 1)
+    floor.sandbox.clear_faults(floor.account)
+
+
+def test_a_claim_whose_commit_was_not_confirmed_is_doubt_and_not_a_second_send(
+    floor: Floor, proxy: PostgresProxy
+) -> None:
+    """The claim is committed, the consumer does not know: no byte left, and none may."""
+    store, sender = _proxied(floor, proxy)
+    intent_id = floor.one()
+    # The first COMMIT of a drain asks for lanes, the second one claims.
+    with store.transaction() as tx:
+        tx.one("SELECT 1 AS one")
+    proxy.lose_commit_reply = 2
+    with pytest.raises(Exception, match="connection"):
+        while True:
+            sender.drain(1.0)
+    store.close()
+    if floor.status(intent_id) == "in_flight":
+        assert floor.posts() == []
+    floor.advance(floor.settings.policy.lease_s + 1)
+    floor.settle()
+    assert floor.effects(intent_id) == 1
+
+
+def test_no_transaction_is_open_while_a_call_is_on_the_wire(
+    database: str, sandbox: Sandbox
+) -> None:
+    """B31: one connection, a vendor that takes longer than any idle transaction may live."""
+    with open_floor(database, sandbox, pool=1, OUTBOX_IDLE_TIMEOUT_S="0.2") as floor:
+        sandbox.fault("slow", account=floor.account, after_s=0.8)
+        intent_id = floor.one()
+        drain = threading.Thread(target=floor.drain)
+        drain.start()
+        wait_until(floor.posts)
+        seen = floor.sql(
+            "SELECT state, xact_start FROM pg_stat_activity WHERE application_name = 'outbox' "
+            "AND datname = current_database()"
+        )
+        assert floor.row(intent_id)["status"] == "in_flight"
+        assert [r for r in seen if r["xact_start"] is not None] == []
+        # And no row lock: another session may take it.
+        floor.sql("SELECT id FROM outbox.intents FOR UPDATE NOWAIT")
+        drain.join()
+        assert floor.row(intent_id)["status"] == "succeeded"
+
+
+def test_no_transaction_is_open_while_a_look_up_is_on_the_wire(
+    database: str, sandbox: Sandbox
+) -> None:
+    """B31, for reads."""
+    with open_floor(database, sandbox, pool=1, OUTBOX_IDLE_TIMEOUT_S="0.2") as floor:
+        sandbox.fault("lost_ack", account=floor.account)
+        sandbox.fault("slow", account=floor.account, endpoint="GET *", after_s=0.6)
+        intent_id = floor.one()
+        floor.drain()
+        floor.advance(1)
+        look = threading.Thread(target=floor.look)
+        look.start()
+        wait_until(floor.reads)
+        seen = floor.sql(
+            "SELECT state, xact_start FROM pg_stat_activity WHERE application_name = 'outbox' "
+            "AND datname = current_database()"
+        )
+        assert [r for r in seen if r["xact_start"] is not None] == []
+        floor.sql("SELECT id FROM outbox.intents FOR UPDATE NOWAIT")
+        look.join()
+        assert floor.row(intent_id)["status"] == "succeeded"
+
+
+def test_a_process_told_to_end_does_not_wait_for_ever_for_a_database_that_is_away(
+    database: str, sandbox: Sandbox, proxy: PostgresProxy
+) -> None:
+    with open_floor(database, sandbox, OUTBOX_STATEMENT_TIMEOUT_S="0.3") as floor:
+        store, sender = _proxied(floor, proxy)
+        sandbox.fault("slow", account=floor.account, after_s=0.5)
+        intent_id = floor.one()
+        drain = threading.Thread(target=sender.drain, args=(10.0,))
+        drain.start()
+        wait_until(lambda: floor.status(intent_id) == "in_flight" and floor.posts())
+        proxy.lose_commit = 10**6
+        floor.told_to_stop.set()
+        drain.join(timeout=30)
+        assert not drain.is_alive()
+        store.close()
+        # What it knew died with it; its lease ends, and evidence settles the row.
+        floor.told_to_stop.clear()
+        floor.advance(floor.settings.policy.lease_s + 1)
+        floor.settle()
+        assert floor.effects(intent_id) == 1
+        assert len(floor.posts()) == 1
