@@ -10,6 +10,8 @@ SCHEMA = "outbox"
 if context.is_offline_mode():
     context.configure(
         dialect_name="postgresql",
+        # Any style but the driver's own, which would write every percent sign of the SQL twice.
+        dialect_opts={"paramstyle": "named"},
         version_table_schema=SCHEMA,
         literal_binds=True,
         as_sql=True,

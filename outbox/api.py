@@ -26,6 +26,8 @@ from outbox.tool import Scope, WriteTool
 
 _POLL_FIRST_S = 0.02
 _POLL_MAX_S = 0.25
+# The least that a wait gives the database to answer, however short the wait itself.
+_PATIENCE_S = 1.0
 _BATCH = 100
 _BELL = "outbox_bell"
 
@@ -211,7 +213,8 @@ class Outbox:
         pause_s = _POLL_FIRST_S
         answer: Answer | None = None
         while True:
-            seen = self._look(intent_id, xid)
+            patience_s = max(give_up - time.monotonic(), _PATIENCE_S)
+            seen = self._look(intent_id, xid, patience_s)
             answer = seen or answer
             left_s = give_up - time.monotonic()
             if (seen and seen.told in ("settled", "failed", "cancelled")) or left_s <= 0:
@@ -229,9 +232,9 @@ class Outbox:
         """``wait`` for coroutines; the reads run in a thread."""
         return await asyncio.to_thread(self.wait, intent, timeout_s)
 
-    def _look(self, intent_id: UUID, xid: str) -> Answer | None:
+    def _look(self, intent_id: UUID, xid: str, patience_s: float) -> Answer | None:
         try:
-            with self._connected().transaction() as tx:
+            with self._connected().transaction(patience_s) as tx:
                 row = reading.look(tx, intent_id)
                 if row is None:
                     if xid and reading.in_progress(tx, xid):

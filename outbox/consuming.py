@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +27,8 @@ class Committed(OutboxError):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One result whose handler raised; it comes again. ``error`` is the exception's type."""
+    """One result whose handler raised; it comes again. ``error`` is the exception's type and where
+    it was raised: its message may quote personal data."""
 
     settlement_id: int
     intent_id: UUID
@@ -93,7 +95,7 @@ class Consumer:
             if not savepoint.is_active and not session.in_nested_transaction():
                 raise Committed("the handler ended the transaction; it must not commit") from error
             savepoint.rollback()
-            return type(error).__name__
+            return _where(error)
         if not savepoint.is_active:
             raise Committed("the handler ended the transaction; it must not commit")
         savepoint.commit()
@@ -103,3 +105,9 @@ class Consumer:
         """Drops connections."""
         self._outbox.close()
         self._engine.dispose()
+
+
+def _where(error: Exception) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    at = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    return f"{type(error).__name__}{at}"

@@ -59,8 +59,6 @@ class Policy:
     repage_s: float = 1800.0
     page_group_from: int = 5
     page_tries_s: tuple[float, ...] = (0.0, 30.0, 120.0)
-    webhook_past_s: int = 300
-    webhook_future_s: int = 60
     park_s: float = 35 * 86400.0
     window_override_s: float | None = None
     margin_override_s: float | None = None

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Self
 
 from outbox.contract import Account, Vendor, VendorContract
-from outbox.contracts import CONTRACTS
+from outbox.contracts import CONTRACTS, contract_of
 from outbox.intent import gate_prefix
 from outbox.policy import Policy
 from outbox.settings import Settings
 from outbox.store.claims import Sendable
+from vendors.registry import VENDORS, build
 
 
 class Directory:
@@ -18,6 +20,22 @@ class Directory:
     def __init__(self, settings: Settings, vendors: Mapping[str, Vendor]) -> None:
         self.settings = settings
         self._vendors = vendors
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """An adapter for every vendor that an account is configured for and this release knows."""
+        policy = settings.policy
+        vendors = {
+            name: build(
+                name,
+                contract=policy.adapted(contract_of(name)),
+                connect_s=policy.connect_s,
+                read_s=policy.call_deadline_s,
+            )
+            for name in sorted({vendor for vendor, _ in settings.accounts})
+            if name in VENDORS
+        }
+        return cls(settings, vendors)
 
     @property
     def policy(self) -> Policy:

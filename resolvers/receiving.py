@@ -12,18 +12,17 @@ import threading
 from collections.abc import Mapping
 from typing import Self
 
-from outbox.contract import Account, Vendor
-from outbox.contracts import contract_of
+from outbox.contract import Account
 from outbox.errors import Unreachable
 from outbox.outcomes import WebhookFact, WebhookRefused
 from outbox.settings import Settings
 from outbox.store import escalations, inbox, intents
 from outbox.store.connection import Store, Transaction
 from resolvers.directory import Directory
-from vendors.registry import VENDORS, build
 
 OK, REFUSED, UNKNOWN, TOO_LARGE, UNAVAILABLE = 200, 400, 404, 413, 503
 _NAME_CHARS = 255
+_CONNECTIONS = 8
 
 
 def receive(
@@ -112,21 +111,6 @@ def _storable(name: str) -> str:
     return f"sha256:{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
-def build_vendors(settings: Settings) -> dict[str, Vendor]:
-    """An adapter for every vendor that an account is configured for and this release knows."""
-    policy = settings.policy
-    return {
-        name: build(
-            name,
-            contract=policy.adapted(contract_of(name)),
-            connect_s=policy.connect_s,
-            read_s=policy.call_deadline_s,
-        )
-        for name in sorted({vendor for vendor, _ in settings.accounts})
-        if name in VENDORS
-    }
-
-
 class Receiver:
     """Receives webhooks in any web framework: give it the raw body, answer what it returns.
 
@@ -162,8 +146,8 @@ class Receiver:
             self._store = self._directory = None
         with self._lock:
             if self._store is None or self._directory is None:
-                self._store = Store(self.settings)
-                self._directory = Directory(self.settings, build_vendors(self.settings))
+                self._store = Store(self.settings, size=_CONNECTIONS)
+                self._directory = Directory.of(self.settings)
             return self._store, self._directory
 
     def close(self) -> None:

@@ -70,16 +70,16 @@ def classify(
     """The reading of ``document`` for ``operation``; None where it is no object of that operation.
 
     ``params`` are what was asked: an object that was to be confirmed at once and is seen between
-    its creation and its confirmation shows nothing yet. ``seen_at`` is the vendor's time of this sight of the object (seconds since the epoch); without
-    it the object's creation is taken.
+    its creation and its confirmation shows nothing yet. ``seen_at`` is the vendor's time of this
+    sight of the object (seconds since the epoch); without it the object's creation is taken.
     """
     kind = KINDS[operation]
     if document.get("object") != kind.object:
         return None
     receipt_id = text(document.get("id"))
     word = kind.word(document) if receipt_id else None
-    if word is None:
-        return None
+    if word is None or not (receipt_id.isprintable() and word[2].isprintable()):
+        return None  # a NUL or a lone surrogate is no id and no word, and no column takes it
     standing, business, said = word
     if operation in _CONFIRMS and params.get("confirm") and said in _UNCONFIRMED:
         standing = Standing.DECLINED if standing is Standing.DECLINED else Standing.OPEN
@@ -94,7 +94,7 @@ def classify(
         livemode=flag(document.get("livemode")),
         vendor_time=seen_at or whole(document.get("created")) or 0,
         failure_code=_failure_code(document) if standing is Standing.DECLINED else "",
-        document=json.dumps(document, separators=(",", ":"), ensure_ascii=False, default=str),
+        document=json.dumps(document, separators=(",", ":"), default=str),
     )
 
 
@@ -104,8 +104,19 @@ def owner_of(document: Document) -> str:
 
 
 def text(value: Any) -> str:
-    """The value if it is text, else empty: null, absent and another type are one."""
-    return value if isinstance(value, str) else ""
+    """The value if it is text that a column takes, else empty: null, absent, another type, a NUL
+    and a lone surrogate are one."""
+    if not isinstance(value, str) or "\x00" in value or (not value.isascii() and _broken(value)):
+        return ""
+    return value
+
+
+def _broken(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def whole(value: Any) -> int | None:

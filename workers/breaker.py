@@ -8,10 +8,11 @@ from outbox.outcomes import Lost, NotSent, Outcome
 from outbox.policy import Policy
 
 _SERVER_ERRORS = 500
-# The reason of a row that this process gave back unsent, and the adapters' word for a thread that
-# came too late to start: both speak of this process and not of the vendor.
+# The reasons of a row that this process gave back unsent because it was told to end, or because a
+# thread came too late to start: they speak of this process and not of the vendor.
 HANDED_BACK = "handed back unsent"
-_OURS = frozenset({HANDED_BACK, "too_late"})
+TOO_LATE = "too_late"
+_OURS = frozenset({HANDED_BACK, TOO_LATE})
 
 
 def is_bad(outcome: Outcome) -> bool:

@@ -21,7 +21,8 @@ def card(case: Case) -> list[tuple[str, str]]:
     amount = money(row.amount_minor, row.currency)
     left = "not sent, or no key is honoured"
     if row.window_ends_at is not None:
-        left = span((row.window_ends_at - case.now).total_seconds())
+        left_s = (row.window_ends_at - case.now).total_seconds()
+        left = span(left_s) if left_s > 0 else "none: it has closed"
     reasons = ", ".join(case.escalation["reasons"]) if case.escalation else "none"
     return [
         ("intent", str(row.id)),

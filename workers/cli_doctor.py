@@ -33,7 +33,7 @@ _LIST = (
 def doctor(*, accept: bool, reason: str, dry_run: bool) -> None:
     """Check what must hold, and change nothing. Exit code 3 where something is found."""
     from outbox.store import checks, switches
-    from outbox.store.connection import Store
+    from outbox.store.connection import Store, probe
     from resolvers.doctoring import findings
 
     if accept and not reason.strip():
@@ -50,7 +50,7 @@ def doctor(*, accept: bool, reason: str, dry_run: bool) -> None:
         if not doubts:
             say("nothing to accept: the clock is not in doubt")
     patient = replace(run.settings, statement_timeout_s=_STATEMENT_S)
-    assert run.store is not None  # reachable, or refused at once
+    probe(patient)
     store = Store(patient, size=1)
     try:
         found = findings(store, run.directory)

@@ -16,12 +16,12 @@ from workers.cli_verdict import decide, show_ruling
 _LIST = (
     Column("id"),
     Column("reasons", folds=True),
-    Column("window_left_s", rank=1, kind="span"),
+    Column("window_left_s", rank=1, kind="left", head="left"),
     Column("open_s", rank=3, kind="span"),
     Column("tenant", rank=4),
     Column("tool", rank=5),
     Column("account", rank=6),
-    Column("amount_minor", rank=2, right=True),
+    Column("amount_minor", rank=2, right=True, kind="money"),
     Column("currency", rank=2),
     Column("status", rank=7),
     Column("acked_by", rank=8),
@@ -81,7 +81,8 @@ def show(escalation_id: str) -> None:
         raise NotFound("id", f"intent {case.asked.id} has no escalation")
     with run.store.transaction() as tx:
         pages = reading.pages_of(tx, question["id"])
-    body = {**question, "pages": pages}
+    sent = sum(1 for page in pages if page["sent_at"] is not None)
+    body = {**question, "pages": pages, "pages_sent": f"{sent} of {len(pages)}"}
     if case.intent is not None:
         body |= {name.replace(" ", "_"): value for name, value in card(case)[1:-1]}
         body["next"] = f"outbox intent history {case.intent.id}"

@@ -29,7 +29,7 @@ _LIST = (
     Column("tool", rank=3),
     Column("tenant", rank=4),
     Column("account", rank=5),
-    Column("amount_minor", rank=1, right=True),
+    Column("amount_minor", rank=1, right=True, kind="money"),
     Column("currency", rank=1),
     Column("doubt", rank=7, right=True),
     Column("told", rank=8),
@@ -206,7 +206,7 @@ def show(intent_id: str, *, with_request: bool) -> None:
         for name in ("identity", "guard", "args", "request", "receipt"):
             text = getattr(row, name)
             body[name] = json.loads(text) if text and run.json else text
-    show_item(run, body, {"age_s": "span", "window_left_s": "span"})
+    show_item(run, body, {"age_s": "span", "window_left_s": "left"})
 
 
 @intent.command("history", examples=("outbox intent history 4f1a9c",))

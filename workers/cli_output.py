@@ -26,12 +26,13 @@ _FOLD_MIN = 16
 class Column:
     """One column of a list. ``rank`` 0 stays whatever the width; higher ranks are left out first.
     Only one that ``folds`` may be squeezed, to a few words a line; ``kind`` says how a value is
-    written for people."""
+    written for people: ``span`` and ``left`` are seconds, ``money`` has its currency beside it."""
 
     name: str
     rank: int = 0
     folds: bool = False
     kind: str = "text"
+    head: str = ""
     right: bool = False
 
 
@@ -109,8 +110,8 @@ def written(value: Any, kind: str = "text") -> str:
     """A value for a person."""
     if value is None or value == "":
         return "-"
-    if kind == "span":
-        return span(float(value))
+    if kind in ("span", "left"):
+        return span(float(value)) if kind == "span" or value > 0 else "none"
     if isinstance(value, datetime):
         return value.strftime("%Y-%m-%d %H:%M:%S")
     if isinstance(value, bool):
@@ -122,8 +123,6 @@ def written(value: Any, kind: str = "text") -> str:
 
 def span(seconds: float) -> str:
     """A duration for a person: its two largest units."""
-    if seconds <= 0:
-        return "none" if seconds > -1 else f"{span(-seconds)} ago"
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
@@ -164,16 +163,17 @@ def _table(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> None
     from rich.text import Text
 
     width = max(shutil.get_terminal_size().columns, 40)
-    cells = [[written(row.get(c.name), c.kind) for c in columns] for row in rows]
+    columns = [c for c in columns if c.name != "currency"]  # it stands beside its amount
+    cells = [[_brief(row, c) for c in columns] for row in rows]
     natural = {
-        c.name: max([len(_head(c.name)), *(len(line[n]) for line in cells)])
+        c.name: max([len(_header(c)), *(len(line[n]) for line in cells)])
         for n, c in enumerate(columns)
     }
     kept = _fitting(columns, natural, width)
     table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
     for column in kept:
         table.add_column(
-            _head(column.name),
+            _header(column),
             no_wrap=not column.folds,
             min_width=natural[column.name] if not column.folds else None,
             overflow="fold",
@@ -183,10 +183,29 @@ def _table(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> None
     for line in cells:
         by_name = dict(zip((c.name for c in columns), line, strict=True))
         table.add_row(*(Text(by_name[c.name], style=_style(by_name, c.name)) for c in kept))
-    Console(width=width, highlight=False, soft_wrap=False).print(table)
+    Console(width=width, height=25, highlight=False).print(table)
     missing = [c.name for c in columns if c not in kept]
     if missing:
         say(f"(too narrow for {', '.join(missing)}; --json and pipes have them)")
+
+
+def _header(column: Column) -> str:
+    return column.head or _head(column.name)
+
+
+def _brief(row: Mapping[str, Any], column: Column) -> str:
+    """A value in a list: a duration in one unit, an amount with its currency."""
+    value = row.get(column.name)
+    if column.kind == "money" and value is not None:
+        return f"{value} {row.get('currency') or ''}".strip()
+    if column.kind not in ("span", "left") or value is None:
+        return written(value)
+    if column.kind == "left" and value <= 0:
+        return "none"
+    for limit, size, unit in ((120, 1, "s"), (7200, 60, "min"), (172800, 3600, "h")):
+        if value < limit:
+            return f"{int(value // size)} {unit}"
+    return f"{int(value // 86400)} d"
 
 
 def _fitting(columns: Sequence[Column], natural: Mapping[str, int], width: int) -> list[Column]:

@@ -5,6 +5,7 @@ Nothing of the product is imported before a command runs: ``outbox --help`` answ
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
@@ -43,15 +44,17 @@ class Run:
         """The ledger. Raises ``Unreachable`` at once where nothing answers."""
         from outbox.store.connection import Store, probe
 
+        # The pool's own warnings would stand beside the one error that is told.
+        logging.getLogger("psycopg").setLevel(logging.CRITICAL)
         probe(self.settings)
         return Store(self.settings, size=2)
 
     @cached_property
     def directory(self) -> Directory:
         """Adapters and accounts."""
-        from workers.runtime import build_directory
+        from resolvers.directory import Directory
 
-        return build_directory(self.settings)
+        return Directory.of(self.settings)
 
     @property
     def actor(self) -> str:

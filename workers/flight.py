@@ -11,7 +11,7 @@ import threading
 from typing import Any
 
 from outbox.contract import TooLate
-from outbox.outcomes import Lost, Outcome, Wire
+from outbox.outcomes import Lost, Outcome
 from outbox.store.intents import Intent
 from workers.monotonic import since_boot_s
 
@@ -70,7 +70,7 @@ Results = queue.SimpleQueue[tuple[Flight, Outcome]]
 def tells_more(outcome: Outcome) -> bool:
     """Whether an outcome adds to the ``Lost`` that was recorded at the deadline: the thread whose
     socket was shut mostly comes back with no more than that."""
-    return not isinstance(outcome, Lost) or bool(outcome.veto) or outcome.wire != Wire()
+    return not isinstance(outcome, Lost) or bool(outcome.veto)
 
 
 class Watchdog:

@@ -22,7 +22,6 @@ from outbox.store.connection import Store
 from resolvers import escalating, joining, pagers, paging, sweeping
 from resolvers.directory import Directory
 from resolvers.looking import Looker
-from vendors import registry
 from workers.monotonic import since_boot_s
 from workers.sender import Sender
 
@@ -30,19 +29,6 @@ _log = logging.getLogger(__name__)
 # Rows a process may hold connections for: the drain, the look-ups, the poll, one to spare.
 _CONNECTIONS = 12
 _LOOK_BUDGET_S = 2.0
-
-
-def build_directory(settings: Settings) -> Directory:
-    """The adapters of every vendor that has an account configured."""
-    policy = settings.policy
-    names = sorted({vendor for vendor, _ in settings.accounts})
-    return Directory(
-        settings,
-        {
-            name: registry.build(name, connect_s=policy.connect_s, read_s=policy.call_deadline_s)
-            for name in names
-        },
-    )
 
 
 class Slots:
@@ -80,7 +66,7 @@ class Runtime:
         self.policy = settings.policy
         self.instance = f"{socket.gethostname()}:{os.getpid()}"
         self.store = Store(settings, size=_CONNECTIONS)
-        self.directory = build_directory(settings)
+        self.directory = Directory.of(settings)
         self.bell = Doorbell(settings.redis_url, timeout_s=settings.redis_timeout_s)
         self.sender = Sender(
             self.store,

@@ -25,7 +25,7 @@ from outbox.store.moves import contradict
 from outbox.store.records import Ended
 from resolvers.decide import mismatch
 from resolvers.directory import Directory
-from workers.breaker import HANDED_BACK, Breaker, verdict_of_probe
+from workers.breaker import HANDED_BACK, TOO_LATE, Breaker, verdict_of_probe
 from workers.flight import Flight, Results, Watchdog, tells_more
 from workers.monotonic import since_boot_s
 
@@ -97,24 +97,35 @@ class Sender:
     def _drain(self, budget_s: float) -> int:
         end = time.monotonic() + budget_s
         claimed, next_claim, emptied = 0, 0.0, False
+        away: Unreachable | None = None
         self._record(self._collect())
         while not self._gave_up():
             now = time.monotonic()
             may_claim = now < end and not self._stopping()
-            if may_claim and now >= next_claim and self._in_flight < self._policy.threads:
-                count = self._claim()
-                claimed += count
-                emptied = count == 0
-                # After an empty claim the tick's pace is enough while calls are in the air.
-                next_claim = now + self._policy.tick_drain_s if emptied else 0.0
-            if self._is_idle() and (emptied or not may_claim):
-                # At the end of a budget too, or a steady load would keep such rows waiting.
-                alone = 0 if self._stopping() else self._claim_alone()
-                claimed += alone
-                if not alone or not may_claim:
-                    break
+            try:
+                if may_claim and now >= next_claim and self._in_flight < self._policy.threads:
+                    count = self._claim()
+                    claimed += count
+                    emptied = count == 0
+                    # After an empty claim the tick's pace is enough while calls are in the air.
+                    next_claim = now + self._policy.tick_drain_s if emptied else 0.0
+                if self._is_idle() and (emptied or not may_claim):
+                    # At the end of a budget too, or a steady load would keep such rows waiting.
+                    alone = 0 if self._stopping() or away else self._claim_alone()
+                    claimed += alone
+                    if not alone or not may_claim:
+                        break
+                    emptied, next_claim = False, 0.0
+            except Unreachable as error:
+                # No more claims; what is in the air comes back to this very drain.
+                away, end = error, now
+            ended = self._collect()
+            self._record(ended)
+            if any(flight.intent.lane is not None for flight, _ in ended):
+                # Whoever waited behind it in its lane may go now.
                 emptied, next_claim = False, 0.0
-            self._record(self._collect())
+        if away is not None:
+            raise away
         if not emptied and not self._stopping():
             self._bell.ring()
         return claimed
@@ -155,7 +166,7 @@ class Sender:
 
     def _fly(self, flight: Flight) -> None:
         if self._stopping() or not flight.may_start():
-            flight.land(NotSent(HANDED_BACK))
+            flight.land(NotSent(HANDED_BACK if self._stopping() else TOO_LATE))
             return
         number = self._watchdog.watch(flight)
         try:

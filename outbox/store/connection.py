@@ -72,13 +72,14 @@ class Store:
         self._pool.open()
 
     @contextmanager
-    def transaction(self) -> Iterator[Transaction]:
+    def transaction(self, patience_s: float | None = None) -> Iterator[Transaction]:
         """A READ COMMITTED transaction: commits at the end, rolls back on an exception.
 
-        Raises ``Unreachable`` when the database does not answer in its bounded time.
+        Raises ``Unreachable`` when the database does not answer in its bounded time;
+        ``patience_s`` is how long to wait for a connection where that is shorter.
         """
         try:
-            with self._pool.connection() as connection:
+            with self._pool.connection(timeout=patience_s) as connection:
                 yield Transaction(connection)
         except (PoolTimeout, PoolClosed) as error:
             raise Unreachable(f"the database does not answer: {error}") from error

@@ -140,7 +140,7 @@ def gathered(tx: Transaction, *, least: int, samples: int) -> list[dict[str, Any
     the holder's name, the count of open questions and some of their ids.
 
     The caller opens the holder's escalation in the same transaction. Senders are serialised
-    here, so that none of them pages singly what another one is gathering.
+    here: two of them gathering the same rows in two orders would deadlock.
     """
     tx.one("SELECT pg_advisory_xact_lock(%(lock)s)", {"lock": _GATHER_LOCK})
     return tx.all(

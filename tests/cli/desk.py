@@ -137,6 +137,10 @@ class Desk:
         )
         return claimer.claim(64)
 
+    def leased(self, intent_id: UUID) -> Intent:
+        """The one row, leased with whatever else was due."""
+        return next(row for row in self.claim() if row.id == intent_id)
+
     def perform(self, row: Intent) -> Outcome:
         """The call itself, for real."""
         reached = self.directory.reach(row.vendor, row.account)
@@ -150,8 +154,7 @@ class Desk:
     def lost(self, *, landed: bool = False, **args: Any) -> tuple[UUID, str]:
         """An intent in doubt and, if it landed, the object that the vendor made of it."""
         intent_id = self.enqueue(**args)
-        (row,) = self.claim()
-        assert row.id == intent_id
+        row = self.leased(intent_id)
         object_id = ""
         if landed:
             outcome = self.perform(row)
@@ -163,7 +166,7 @@ class Desk:
     def succeeded(self, **args: Any) -> tuple[UUID, str]:
         """An intent that landed and was answered."""
         intent_id = self.enqueue(**args)
-        (row,) = self.claim()
+        row = self.leased(intent_id)
         outcome = self.perform(row)
         assert isinstance(outcome, Receipt)
         self.record(row, outcome)

@@ -64,6 +64,8 @@ def test_an_unreachable_database_is_six_and_quickly(desk: Desk) -> None:
         started = time.monotonic()
         ran = desk.run("intent", "list", "--json", DATABASE_URL=url)
         took_s = time.monotonic() - started
+        for verb in (["worker"], ["health"], ["doctor"], ["schema", "check"]):
+            assert desk.invoke(*verb, DATABASE_URL=url).code == 6, verb
     assert (ran.code, ran.out) == (6, "")
     assert ran.error["code"] == "unreachable"
     assert "secret" not in ran.err

@@ -112,13 +112,16 @@ def test_no_line_is_wider_than_the_terminal_and_no_id_is_cut(
     for table in LISTS:
         args = [part.format(**names) for part in TABLES[table]]
         items = desk.invoke(*args, "--json").json["items"]
-        first = next(iter(items[0]))
+        assert items, table
         for columns in (80, 120):
-            text = shown(desk, names, table, columns)
-            table_lines = [line for line in text.splitlines() if not line.startswith("(too narrow")]
+            # What the golden files hold is what is shown: the test above says so.
+            lines = (GOLDEN / f"{table}-{columns}.txt").read_text().splitlines()
+            table_lines = [line for line in lines if not line.startswith("(too narrow")]
             assert max(len(line) for line in table_lines) <= columns, table
-            if first in ("id", "check", "job"):
-                assert all(str(item[first]) in text for item in items), table
+            words = {word for line in table_lines for word in line.split()}
+            for item in items:
+                whole = {str(v) for k, v in item.items() if k in ("id", "check", "job")}
+                assert whole <= words, table
 
 
 def test_a_pipe_gets_tabs_whole_ids_and_no_colour_even_if_colour_is_forced(
@@ -161,6 +164,10 @@ def test_what_a_vendor_named_does_not_drive_the_terminal(desk: Desk, names: dict
 def test_show_tells_no_personal_data_unless_it_is_asked_to(
     desk: Desk, names: dict[str, str]
 ) -> None:
+    holding.resume(desk.store, desk.directory, "stripe", "default", by="bob", reason="over")
+    desk.sql(
+        "UPDATE outbox.intents SET due_at = due_at + INTERVAL '1 day' WHERE status = 'pending'"
+    )
     jane, _ = desk.lost(invoice_id="in_jane", note="Jane Doe, 1 Elm Street")
     for args in (
         ("intent", "show", str(jane)),

@@ -126,6 +126,33 @@ def test_a_sender_killed_between_send_and_record_leaves_the_page_to_the_next_wit
     assert [page["state"] for page in ledger.pages()] == ["sent"]
 
 
+def test_a_page_whose_sender_died_is_resolved_where_it_may_be_shown(
+    ledger: Ledger, first: Target
+) -> None:
+    escalation = ledger.escalate(ledger.intent())
+    pagers = pagers_of(first)
+    with pytest.raises(Died):
+        page_once(ledger.store, [DiesAfterSending(pagers[0])], ledger.settings)
+    ledger.close(escalation)
+    ledger.forward(HOLD_S)
+    page_once(ledger.store, pagers, ledger.settings)
+    assert [action for action, _ in first.seen] == ["trigger", "resolve"]
+
+
+def test_a_target_that_kills_its_senders_is_left_for_the_next_one(
+    ledger: Ledger, first: Target, second: Target
+) -> None:
+    ledger.escalate(ledger.intent())
+    deadly, sound = pagers_of(first, second)
+    pagers = [DiesAfterSending(deadly), sound]
+    for _ in range(3):
+        with pytest.raises(Died):
+            page_once(ledger.store, pagers, ledger.settings)
+        ledger.forward(HOLD_S)
+    page_once(ledger.store, pagers, ledger.settings)
+    assert [action for action, _ in second.seen] == ["trigger"]
+
+
 def test_two_senders_at_once_send_every_page_once(ledger: Ledger, first: Target) -> None:
     wanted = [f"outbox:{ledger.escalate(ledger.intent())}:ttl" for _ in range(12)]
     pagers = pagers_of(first)

@@ -210,7 +210,7 @@ def test_a_dry_run_asks_the_vendor_and_changes_nothing(desk: Desk) -> None:
 def test_where_the_vendor_cannot_be_asked_the_verdict_is_the_receipt(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(CONTRACTS, "stripe", replace(STRIPE, can_look_up=False))  # type: ignore[arg-type]
+    monkeypatch.setitem(CONTRACTS, "stripe", replace(STRIPE, can_look_up=False))
     intent_id, _ = desk.lost()
     question = desk.escalate(intent_id)
     rule(desk, question, "their fax of 3 March")

@@ -125,7 +125,7 @@ def test_a_dry_run_looks_and_changes_nothing(desk: Desk) -> None:
 def test_a_person_rules_alone_where_the_vendor_cannot_be_read_but_not_before_quiescence(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(CONTRACTS, "stripe", replace(STRIPE, can_look_up=False))  # type: ignore[arg-type]
+    monkeypatch.setitem(CONTRACTS, "stripe", replace(STRIPE, can_look_up=False))
     intent_id, _ = desk.lost()
     with pytest.raises(Denied):
         rule(desk, intent_id)
@@ -159,7 +159,7 @@ def test_of_two_opposite_verdicts_at_once_one_wins_and_the_other_is_told_who_and
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B12(b): one approves, one rejects; only the winner's verdict has an effect."""
-    monkeypatch.setitem(CONTRACTS, "stripe", replace(STRIPE, can_look_up=False))  # type: ignore[arg-type]
+    monkeypatch.setitem(CONTRACTS, "stripe", replace(STRIPE, can_look_up=False))
     intent_id, _ = desk.lost()
     desk.quiet()
     results = raced(
@@ -183,7 +183,7 @@ def test_of_two_people_with_the_same_verdict_at_once_one_has_ruled(desk: Desk) -
         desk,
         intent_id,
         *(
-            lambda name=name: triage.landed(  # type: ignore[misc]
+            lambda name=name: triage.landed(
                 desk.store, desk.directory, str(intent_id), object_id, by=name, reason="seen"
             )
             for name in ("alice", "bob")

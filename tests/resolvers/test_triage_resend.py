@@ -72,7 +72,7 @@ def test_nothing_goes_out_again_while_a_contradiction_is_open(desk: Desk) -> Non
 def test_nothing_goes_out_again_while_the_account_is_paused(desk: Desk) -> None:
     intent_id, _ = desk.lost()
     holding.pause(desk.store, desk.directory, "stripe", "default", by="bob", reason="incident")
-    with pytest.raises(Denied, match="closed by bob since .*: incident"):
+    with pytest.raises(Denied, match=r"closed by bob since .*: incident"):
         resend(desk, intent_id)
 
 
@@ -122,7 +122,7 @@ def test_without_keys_a_second_send_needs_the_tools_leave_and_two_quiet_looks(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keyless = replace(STRIPE, honours_keys=False, window_s=None, read_lag_s=60.0)
-    monkeypatch.setitem(CONTRACTS, "stripe", keyless)  # type: ignore[arg-type]
+    monkeypatch.setitem(CONTRACTS, "stripe", keyless)
     intent_id, _ = desk.lost()
     with pytest.raises(Denied) as refused:
         resend(desk, intent_id)

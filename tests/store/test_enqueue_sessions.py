@@ -126,6 +126,7 @@ def test_a_row_of_a_savepoint_goes_with_its_outer_transaction(book: Book) -> Non
             book.outbox.enqueue(opened, CHARGE, SCOPE, charge())
         opened.rollback()
     with psycopg.connect(book.url) as raw:
+        raw.execute("SELECT 1")
         with raw.transaction():
             book.outbox.enqueue(raw, CHARGE, SCOPE, charge())
         raw.rollback()

@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import Any, Literal
 from uuid import UUID
 
 import psycopg
@@ -20,6 +21,7 @@ from psycopg.rows import dict_row
 from outbox import Outbox, Scope, Settings, WriteTool
 from outbox.contract import Vendor
 from outbox.doorbell import Doorbell
+from outbox.errors import Unreachable
 from outbox.store.connection import Store
 from outbox.testing import Clock, settable_clock
 from resolvers import escalating, joining, sweeping
@@ -61,6 +63,21 @@ PRODUCTION: Mapping[str, str] = {}
 _numbers = itertools.count()
 
 
+def in_lane(on_doubt: Literal["hold", "continue"] = "hold") -> WriteTool:
+    """A charge in the lane of its customer."""
+    return WriteTool(
+        f"charge_in_lane_{on_doubt}",
+        vendor="stripe",
+        operation="payment_intents.create",
+        side_effect="charge",
+        identity=("invoice_id",),
+        guard=("amount", "currency", "customer"),
+        money=("amount", "currency"),
+        lane=("customer",),
+        on_doubt=on_doubt,
+    )
+
+
 def wait_until(holds: Callable[[], object], limit_s: float = WAIT_S) -> None:
     """Asks again every 20 ms; fails when it never came true."""
     limit = time.monotonic() + limit_s
@@ -85,7 +102,13 @@ def query(
 
 
 def enqueue(
-    settings: Settings, count: int = 1, *, tool: WriteTool = CHARGE, run: str = "", **args: Any
+    settings: Settings,
+    count: int = 1,
+    *,
+    tool: WriteTool = CHARGE,
+    run: str = "",
+    account: str = "default",
+    **args: Any,
 ) -> list[UUID]:
     """New intents, each for an invoice of its own, in one committed transaction."""
     outbox = Outbox(settings)
@@ -96,7 +119,7 @@ def enqueue(
             tool,
             [
                 (
-                    Scope(tenant="acme", run_id=run),
+                    Scope(tenant="acme", run_id=run, account=account),
                     {**CARD, "invoice_id": f"in_{next(_numbers)}", **args},
                 )
                 for _ in range(count)
@@ -118,15 +141,15 @@ class Floor:
     senders: list[Sender] = field(default_factory=list)
     lookers: list[Looker] = field(default_factory=list)
 
-    @property
+    @cached_property
     def sender(self) -> Sender:
-        """The first sender of this floor."""
-        return self.senders[0] if self.senders else self.new_sender()
+        """The sender of this floor."""
+        return self.new_sender()
 
-    @property
+    @cached_property
     def looker(self) -> Looker:
-        """The first resolver of this floor."""
-        return self.lookers[0] if self.lookers else self.new_looker()
+        """The resolver of this floor."""
+        return self.new_looker()
 
     def new_sender(self, store: Store | None = None) -> Sender:
         """One more sender, as another process has one."""
@@ -158,6 +181,18 @@ class Floor:
     def drain(self) -> int:
         """One drain of the first sender; what it cut comes back and is recorded too."""
         return self.sender.drain(budget_s=WAIT_S)
+
+    def drain_beside(self, sender: Sender | None = None) -> threading.Thread:
+        """The same in a thread of its own. A database that is away ends it; that is no failure."""
+        draining = sender or self.sender
+
+        def run() -> None:
+            with contextlib.suppress(Unreachable):
+                draining.drain(budget_s=WAIT_S)
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        return thread
 
     def expire(self) -> None:
         """Expired leases, ended epochs, re-sends that may not go."""

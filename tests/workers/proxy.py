@@ -9,17 +9,21 @@ from pathlib import Path
 from typing import Self
 
 _COMMIT = b"COMMIT"
+CLAIM = b"lease_token = gen_random_uuid()"
+RECORD = b"WITH ended AS"
 
 
 class PostgresProxy:
     """Listens on a socket of its own. ``lose_commit_reply`` applies the next COMMITs and drops
-    the connection instead of answering; ``lose_commit`` drops it before the COMMIT arrives."""
+    the connection instead of answering; ``lose_commit`` drops it before the COMMIT arrives. Both
+    mean transactions in which ``what`` was said."""
 
     def __init__(self, folder: Path, behind: Path) -> None:
         self.folder = folder
         self.lose_commit_reply = 0
         self.lose_commit = 0
         self.lost = 0
+        self.what = b""
         self._behind = behind
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(folder / ".s.PGSQL.5432"))
@@ -53,13 +57,18 @@ class PostgresProxy:
 
     def _forward(self, client: socket.socket, server: socket.socket) -> None:
         """From our pool to Postgres."""
+        said = b""
         with contextlib.suppress(OSError):
             while data := client.recv(65536):
-                if _COMMIT in data and self.lose_commit:
+                said += data
+                commits = _COMMIT in data and self.what in said
+                if _COMMIT in data:
+                    said = b""
+                if commits and self.lose_commit:
                     self.lose_commit -= 1
                     self.lost += 1
                     break
-                if _COMMIT in data and self.lose_commit_reply:
+                if commits and self.lose_commit_reply:
                     self.lose_commit_reply -= 1
                     self.lost += 1
                     # Nobody reads the answer any more, and Postgres has it all: it commits.

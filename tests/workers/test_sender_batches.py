@@ -41,9 +41,7 @@ def test_a_row_whose_request_cannot_be_read_is_in_doubt_and_its_neighbours_are_s
 ) -> None:
     """B22: an exception in serialisation is the row's own."""
     bad, *good = floor.enqueue(6)
-    floor.sql(
-        "UPDATE outbox.intents SET request = '{\"path\": 7}' WHERE id = %(id)s", {"id": bad}
-    )
+    floor.sql("UPDATE outbox.intents SET request = '{\"path\": 7}' WHERE id = %(id)s", {"id": bad})
     floor.drain()
     assert all(floor.status(intent_id) == "succeeded" for intent_id in good)
     assert floor.status(bad) in ("unknown", "pending")

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from outbox.errors import Unreachable
 from outbox.store.connection import Store
 from tests.workers.floor import Floor, open_floor, wait_until
-from tests.workers.proxy import PostgresProxy
+from tests.workers.proxy import CLAIM, RECORD, PostgresProxy
 from vendors.sandbox.client import Sandbox
 from workers.sender import Sender
 from workers.servers import Servers
@@ -42,8 +43,7 @@ def test_a_killed_connection_does_not_spoil_the_sender_for_later_rows(floor: Flo
     """B42: one lost connection, then more intents to the same process."""
     floor.sandbox.fault("slow", account=floor.account, after_s=0.4, times=5)
     hit = floor.enqueue(5)
-    drain = threading.Thread(target=floor.drain)
-    drain.start()
+    drain = floor.drain_beside()
     wait_until(lambda: len(floor.posts()) == 5)
     floor.sql(_KILL)
     drain.join()
@@ -61,10 +61,8 @@ def test_an_answer_whose_commit_never_arrived_is_recorded_again(
     store, sender = _proxied(floor, proxy)
     floor.sandbox.fault("slow", account=floor.account, after_s=0.5)
     intent_id = floor.one()
-    drain = threading.Thread(target=sender.drain, args=(10.0,))
-    drain.start()
-    wait_until(lambda: floor.status(intent_id) == "in_flight" and floor.posts())
-    proxy.lose_commit = 2
+    drain = floor.drain_beside(sender)
+    proxy.what, proxy.lose_commit = RECORD, 2
     drain.join()
     store.close()
     assert proxy.lost == 2
@@ -80,10 +78,8 @@ def test_an_answer_whose_commit_was_applied_and_not_confirmed_counts_once(
     store, sender = _proxied(floor, proxy)
     floor.sandbox.fault("slow", account=floor.account, after_s=0.5)
     intent_id = floor.one()
-    drain = threading.Thread(target=sender.drain, args=(10.0,))
-    drain.start()
-    wait_until(lambda: floor.status(intent_id) == "in_flight" and floor.posts())
-    proxy.lose_commit_reply = 1
+    drain = floor.drain_beside(sender)
+    proxy.what, proxy.lose_commit_reply = RECORD, 1
     drain.join()
     store.close()
     assert proxy.lost == 1
@@ -101,10 +97,8 @@ def test_doubt_recorded_twice_by_a_lost_confirmation_counts_once(
     store, sender = _proxied(floor, proxy)
     floor.sandbox.fault("hang", account=floor.account)
     intent_id = floor.one()
-    drain = threading.Thread(target=sender.drain, args=(10.0,))
-    drain.start()
-    wait_until(lambda: floor.status(intent_id) == "in_flight" and floor.posts())
-    proxy.lose_commit_reply = 1
+    drain = floor.drain_beside(sender)
+    proxy.what, proxy.lose_commit_reply = RECORD, 1
     drain.join()
     store.close()
     assert proxy.lost == 1
@@ -119,19 +113,17 @@ def test_a_claim_whose_commit_was_not_confirmed_is_doubt_and_not_a_second_send(
     """The claim is committed, the consumer does not know: no byte left, and none may."""
     store, sender = _proxied(floor, proxy)
     intent_id = floor.one()
-    # The first COMMIT of a drain asks for lanes, the second one claims.
-    with store.transaction() as tx:
-        tx.one("SELECT 1 AS one")
-    proxy.lose_commit_reply = 2
-    with pytest.raises(Exception, match="connection"):
-        while True:
-            sender.drain(1.0)
+    proxy.what, proxy.lose_commit_reply = CLAIM, 1
+    with pytest.raises(Unreachable):
+        sender.drain()
     store.close()
-    if floor.status(intent_id) == "in_flight":
-        assert floor.posts() == []
+    assert proxy.lost == 1
+    assert floor.status(intent_id) == "in_flight"
+    assert floor.posts() == []
     floor.advance(floor.settings.policy.lease_s + 1)
     floor.settle()
     assert floor.effects(intent_id) == 1
+    assert len(floor.posts()) == 1
 
 
 def test_no_transaction_is_open_while_a_call_is_on_the_wire(
@@ -141,8 +133,7 @@ def test_no_transaction_is_open_while_a_call_is_on_the_wire(
     with open_floor(database, sandbox, pool=1, OUTBOX_IDLE_TIMEOUT_S="0.2") as floor:
         sandbox.fault("slow", account=floor.account, after_s=0.8)
         intent_id = floor.one()
-        drain = threading.Thread(target=floor.drain)
-        drain.start()
+        drain = floor.drain_beside()
         wait_until(floor.posts)
         seen = floor.sql(
             "SELECT state, xact_start FROM pg_stat_activity WHERE application_name = 'outbox' "
@@ -186,9 +177,8 @@ def test_a_process_told_to_end_does_not_wait_for_ever_for_a_database_that_is_awa
         store, sender = _proxied(floor, proxy)
         sandbox.fault("slow", account=floor.account, after_s=0.5)
         intent_id = floor.one()
-        drain = threading.Thread(target=sender.drain, args=(10.0,))
-        drain.start()
-        wait_until(lambda: floor.status(intent_id) == "in_flight" and floor.posts())
+        drain = floor.drain_beside(sender)
+        wait_until(floor.posts)
         proxy.lose_commit = 10**6
         floor.told_to_stop.set()
         drain.join(timeout=30)

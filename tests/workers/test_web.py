@@ -400,6 +400,7 @@ def test_an_answer_under_way_is_finished_when_the_process_is_told_to_end(
             sender.start()
             assert until(_blocked(ledger), LIMIT_S)
             started.terminate()
+            assert until(lambda: _refused(address), LIMIT_S)
             other.rollback()
         sender.join()
         assert started.wait(LIMIT_S) == 0
@@ -412,6 +413,14 @@ def _post(address: str, delivery: Delivery) -> int:
     return httpx.post(
         url, content=delivery.body, headers=delivery.headers, trust_env=False, timeout=LIMIT_S
     ).status_code
+
+
+def _refused(address: str) -> bool:
+    try:
+        httpx.get(f"{address}/livez", trust_env=False)
+    except httpx.ConnectError:
+        return True
+    return False
 
 
 def _blocked(ledger: Ledger) -> Callable[[], bool]:

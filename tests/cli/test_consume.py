@@ -1,0 +1,112 @@
+"""`outbox consume`: each result once, in one transaction with what the application makes of it."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.cli.desk import WAIT_S, Desk
+
+HANDLERS = """
+from sqlalchemy import text
+
+def apply(session, settlement):
+    session.execute(
+        text("INSERT INTO public.paid VALUES (:id, :status)"),
+        {"id": settlement.identity["invoice_id"], "status": settlement.business_status},
+    )
+
+def picky(session, settlement):
+    apply(session, settlement)
+    if settlement.identity["invoice_id"] == "in_bad":
+        raise ValueError("Jane Doe is not in our books")
+
+def careless(session, settlement):
+    apply(session, settlement)
+    session.commit()
+"""
+
+
+@pytest.fixture
+def shop(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    """An application in the current folder, with a table of its own."""
+    (tmp_path / "shop_billing.py").write_text(HANDLERS)
+    (tmp_path / "vendors.py").write_text("raise SystemExit('imported in place of ours')")
+    monkeypatch.chdir(tmp_path)
+    desk.sql("CREATE TABLE public.paid (invoice text, status text)")
+    return desk
+
+
+def paid(shop: Desk) -> list[str]:
+    return [r["invoice"] for r in shop.sql("SELECT invoice FROM public.paid ORDER BY 1")]
+
+
+def consume(function: str, *more: str) -> tuple[str, ...]:
+    return ("consume", f"shop_billing:{function}", "--consumer", "billing", "--once", *more)
+
+
+def test_each_result_is_consumed_once_with_what_the_application_made_of_it(shop: Desk) -> None:
+    for name in ("in_a", "in_b"):
+        shop.succeeded(invoice_id=name)
+    first = shop.run(*consume("apply"), "--json")
+    assert (first.code, first.json) == (0, {"schema": 1, "consumed": 2, "failed": 0})
+    assert shop.run(*consume("apply"), "--json").json["consumed"] == 0
+    assert paid(shop) == ["in_a", "in_b"]
+
+
+def test_a_result_that_cannot_be_used_comes_again_and_holds_up_no_other(shop: Desk) -> None:
+    for name in ("in_bad", "in_good"):
+        shop.succeeded(invoice_id=name)
+    ran = shop.run(*consume("picky"))
+    assert ran.code == 3
+    assert "ValueError" in ran.err
+    assert "Jane" not in ran.err
+    assert paid(shop) == ["in_good"]
+    assert shop.run(*consume("apply")).code == 0
+    assert paid(shop) == ["in_bad", "in_good"]
+
+
+def test_later_results_of_an_intent_wait_for_the_one_that_failed(shop: Desk) -> None:
+    bad, _ = shop.succeeded(invoice_id="in_bad")
+    shop.sql(
+        "INSERT INTO outbox.settlements (intent_id, version, kind, status, told, at) "
+        "VALUES (%(id)s, 99, 'business', 'succeeded', 'settled', outbox.clock())",
+        {"id": bad},
+    )
+    ran = shop.run(*consume("picky"), "--json")
+    assert ran.json == {"schema": 1, "consumed": 0, "failed": 1}
+    waiting = shop.sql("SELECT * FROM outbox.deliveries WHERE consumed_at IS NULL")
+    assert len(waiting) == 2
+
+
+def test_a_function_that_commits_is_stopped_before_it_can_lose_a_result(shop: Desk) -> None:
+    shop.succeeded(invoice_id="in_a")
+    ran = shop.run(*consume("careless"))
+    assert ran.code != 0
+    assert "must not commit" in ran.err
+
+
+@pytest.mark.parametrize("handler", ["shop_billing", "nothing_there:apply", "shop_billing:nothing"])
+def test_a_function_that_is_not_there_is_a_usage_error(shop: Desk, handler: str) -> None:
+    ran = shop.run("consume", handler, "--consumer", "billing", "--once")
+    assert (ran.code, ran.out) == (2, "")
+
+
+def test_the_loop_consumes_what_comes_and_ends_when_it_is_told_to(shop: Desk) -> None:
+    process = shop.start("consume", "shop_billing:apply", "--consumer", "billing")
+    try:
+        assert process.stderr is not None
+        assert process.stderr.readline() == "consume: ready\n"
+        shop.succeeded(invoice_id="in_later")
+        with shop.connect() as connection:
+            for _ in range(int(WAIT_S * 20)):
+                if connection.execute("SELECT FROM public.paid").fetchall():
+                    break
+                connection.execute("SELECT pg_sleep(0.05)")
+        assert paid(shop) == ["in_later"]
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=WAIT_S)
+    assert process.returncode == 0

@@ -1,0 +1,72 @@
+"""What forbids a start, and what is remembered from one."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from outbox import Settings, SettingsError
+from tests.cli.desk import Desk
+from tests.cli.test_doctor import MIGRATIONS_CLOCK
+from workers.startup import checked, foreign_packages
+
+
+def problems(settings: Settings) -> dict[str, str]:
+    with pytest.raises(SettingsError) as refused:
+        checked(settings)
+    return dict(refused.value.problems)
+
+
+def live(desk: Desk) -> Settings:
+    env = {
+        **desk.env,
+        "STRIPE_API_KEY": desk.sandbox.api_key(desk.vendor_account, live=True),
+        "OUTBOX_PAGERS": "none",
+    }
+    return Settings.from_env(env)
+
+
+def test_a_first_start_remembers_what_each_account_stands_for(desk: Desk) -> None:
+    checked(desk.settings)
+    (row,) = desk.sql("SELECT vendor, account, mode FROM outbox.accounts")
+    assert (row["vendor"], row["account"], row["mode"]) == ("stripe", "default", "test")
+
+
+def test_an_account_that_changes_its_mode_under_unsettled_rows_is_refused(desk: Desk) -> None:
+    checked(desk.settings)
+    desk.lost()
+    desk.sql(MIGRATIONS_CLOCK)
+    assert "give the new credentials another name" in problems(live(desk))["account stripe/default"]
+    (row,) = desk.sql("SELECT mode FROM outbox.accounts")
+    assert row["mode"] == "test"
+
+
+def test_a_tests_clock_is_refused_with_a_live_credential(desk: Desk) -> None:
+    assert "clock" in problems(live(desk))["DATABASE_URL"]
+    desk.sql(MIGRATIONS_CLOCK)
+    checked(live(desk))
+
+
+def test_every_reason_is_told_at_once(desk: Desk) -> None:
+    desk.sql("UPDATE outbox.alembic_version SET version_num = '0000'")
+    wrong = replace(live(desk), pagers=None, profile="demo")
+    assert set(problems(wrong)) == {"OUTBOX_PAGERS", "OUTBOX_PROFILE", "DATABASE_URL"}
+
+
+def test_another_distribution_that_claims_one_of_our_names_is_refused_with_a_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert list(foreign_packages()) == []
+    info = tmp_path / "their_app-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-app\nVersion: 1.0\n")
+    (info / "top_level.txt").write_text("workers\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert str(tmp_path) in sys.path
+    ((name, problem),) = foreign_packages()
+    assert name == "package workers"
+    assert "their-app" in problem
+    assert "virtual environment" in problem

@@ -1,0 +1,268 @@
+"""The database repeats the invariants: constraints, append-only tables, roles, plain SQL."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.errors import CheckViolation, InsufficientPrivilege, RaiseException, UniqueViolation
+
+from outbox import schema
+from outbox.store import doubt, escalations, inbox, intents, pages, records, settlements, switches
+from outbox.store.connection import Transaction
+from outbox.store.moves import contradict
+from outbox.store.records import Ended
+from tests.store.book import ACCOUNT, CHARGE, LANED, SCOPE, TURN, Book, charge, plain, receipt
+from workers.servers import Servers
+
+_numbers = itertools.count()
+SETTLED = "settled_at = now(), first_sent_at = now()"
+
+CORRUPT: Mapping[str, str] = {
+    "a pending row that was sent": "first_sent_at = now()",
+    "a cancelled row that was sent": f"status = 'cancelled', {SETTLED}",
+    "an awaiting row that was sent": "status = 'awaiting_approval', first_sent_at = now()",
+    "a doubtful row that was never sent": "status = 'unknown'",
+    "a retryable row that was never sent": "status = 'retryable'",
+    "a flight without a lease": "status = 'in_flight', first_sent_at = now()",
+    "a lease without a flight": "lease_token = gen_random_uuid(), lease_until = now()",
+    "a lease without an end": "status = 'in_flight', first_sent_at = now(), "
+    "lease_token = gen_random_uuid()",
+    "a landed row without a receipt": f"status = 'succeeded', {SETTLED}",
+    "a landed row without a time": "status = 'succeeded', receipt_id = 'pi_1', "
+    "first_sent_at = now()",
+    "a settled time on an unsettled row": "settled_at = now()",
+    "a receipt on an unsettled row": "receipt_id = 'pi_1'",
+    "an unsettled row without its request": "request = NULL",
+    "negative doubt": "doubt = -1",
+    "an unknown status": "status = 'failed'",
+    "an unknown mode": "mode = 'production'",
+    "an unknown business status": "business_status = 'refunded'",
+    "a short key": "key = '\\x00'",
+    "a short fingerprint": "fingerprint = '\\x00'",
+    "a short hash": "request_sha256 = '\\x00'",
+    "an unknown scope of the key": "once_per = 'call'",
+    "an unknown way of doubt": "on_doubt = 'skip'",
+    "no time to live": "ttl_s = 0",
+    "a negative occurrence": "occurrence = -1",
+}
+
+
+@pytest.mark.parametrize("what", CORRUPT)
+def test_the_database_refuses(book: Book, what: str) -> None:
+    book.enqueue()
+    with pytest.raises(CheckViolation):
+        book.sql(f"UPDATE outbox.intents SET {CORRUPT[what]}")
+
+
+def test_the_constraints_hold_for_every_honest_status(book: Book) -> None:
+    book.enqueue()
+    book.sql(f"UPDATE outbox.intents SET status = 'failed_poison', {SETTLED}")
+    book.sql("UPDATE outbox.intents SET status = 'succeeded', receipt_id = 'pi_1', request = NULL")
+
+
+def test_a_key_is_unique(book: Book) -> None:
+    book.enqueue(), book.enqueue()
+    with pytest.raises(UniqueViolation):
+        book.sql("UPDATE outbox.intents SET key = sha256('x'), occurrence = seq::int")
+
+
+@pytest.mark.parametrize("table", ["events", "attempts"])
+@pytest.mark.parametrize("change", ["UPDATE {} SET intent_id = intent_id", "DELETE FROM {}"])
+def test_the_audit_only_grows(book: Book, table: str, change: str) -> None:
+    row = book.in_flight()
+    with book.store.transaction() as tx:
+        records.record(tx, [Ended(row, receipt(row))])
+        escalations.open_for_intent(tx, row, ["ttl"], {})
+        switches.pause(tx, "stripe", "default", kind="pause", reason="x", by="me")
+    assert book.count(table) > 0
+    with pytest.raises(RaiseException):
+        book.sql(change.format(f"outbox.{table}"))
+
+
+def test_no_intent_is_ever_deleted(book: Book) -> None:
+    book.enqueue()
+    with pytest.raises(RaiseException):
+        book.sql("DELETE FROM outbox.intents")
+
+
+# -- roles ---------------------------------------------------------------------------------------
+
+
+def as_role(book: Book, role: str) -> psycopg.Connection[Any]:
+    connection = psycopg.connect(book.url, row_factory=psycopg.rows.dict_row)
+    connection.execute(f"SET ROLE {role}".encode())
+    connection.commit()
+    return connection
+
+
+def test_an_agent_may_do_all_that_its_api_does(book: Book) -> None:
+    args = charge()
+    with book.store.transaction() as tx:
+        settlements.register(tx, "billing")
+    with as_role(book, "outbox_agent") as connection:
+        book.outbox.enqueue(connection, CHARGE, SCOPE, args)
+        book.outbox.enqueue(connection, CHARGE, SCOPE, {**args, "memo": "differs"})
+        turn = type(SCOPE)(tenant="acme", run_id="run-1", epoch="turn-1")
+        book.outbox.enqueue(connection, TURN, turn, charge())
+        assert book.outbox.advance_epoch(connection, "acme", "run-1", "turn-2") == 1
+        (one,) = book.outbox.settlements(connection, "billing")
+        assert one.told == "cancelled"
+        tx = Transaction(connection)
+        settlements.register(tx, "mail")
+        from outbox.store import reading
+
+        assert reading.look(tx, one.intent_id) is not None
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE outbox.intents SET key = key",
+        "UPDATE outbox.intents SET request = request",
+        "UPDATE outbox.intents SET receipt_id = 'pi_1'",
+        "UPDATE outbox.intents SET doubt = 0",
+        "UPDATE outbox.intents SET veto = NULL",
+        "DELETE FROM outbox.intents",
+        "UPDATE outbox.events SET reason = ''",
+        "INSERT INTO outbox.attempts (intent_id) SELECT id FROM outbox.intents",
+        "SELECT body FROM outbox.webhook_inbox",
+        "UPDATE outbox.escalations SET closed_at = now()",
+        "DELETE FROM outbox.switches",
+        "SELECT * FROM outbox.pages",
+        "UPDATE outbox.settlements SET told = 'settled'",
+    ],
+)
+def test_an_agent_may_do_nothing_else(book: Book, statement: str) -> None:
+    book.enqueue()
+    with as_role(book, "outbox_agent") as connection, pytest.raises(InsufficientPrivilege):
+        connection.execute(statement.encode())
+
+
+def test_a_worker_may_do_all_that_its_jobs_do(book: Book) -> None:
+    answer = book.enqueue()
+    laned = book.enqueue(LANED)
+    with as_role(book, "outbox_worker") as connection:
+        tx = Transaction(connection)
+        claimer = book.claimer()
+        for sql in _claims():
+            tx.all(sql, {**claimer._params, "limit": 64, "cursor": ""})
+        row = intents.lock(tx, answer.intent_id)
+        assert row is not None
+        assert row.status == "in_flight"
+        records.record(tx, [Ended(row, receipt(row))])
+        doubt.expire_leases(tx, limit=10, look_in_s=1, max_crashes=3)
+        doubt.claim_doubts(tx, limit=1, hold_s=1, accounts=[""])
+        doubt.claim_overdue(tx, 10)
+        doubt.withdrawable(tx, 10)
+        head = intents.lock(tx, laned.intent_id)
+        assert head is not None
+        contradict(tx, head, "duplicate", ["pi_2"], "look-up")
+        settlements.register(tx, "billing")
+        switches.trip_breaker(tx, "stripe", "default", reason="x", probe_s=1)
+        switches.slow_breaker(tx, "stripe", "default", max_s=9)
+        switches.close_breaker(tx, "stripe", "default")
+        switches.freeze_account(tx, "stripe", ACCOUNT)
+        switches.database_time(tx)
+        switches.beat(tx, "drain", "me")
+        inbox.keep(
+            tx, vendor="stripe", account="default", mode="test", event_id="evt", kind="k",
+            body=b"{}", state="new",
+        )  # fmt: skip
+        inbox.claim(tx, 10, 1.0)
+        pages.claim(tx, first="none", limit=10, hold_s=1)
+        connection.commit()
+
+
+def _claims() -> Iterator[Any]:
+    from outbox.store import claims
+
+    yield from (claims._BATCH, claims._LANE_BATCH, claims._SOLO)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE outbox.events SET reason = ''",
+        "UPDATE outbox.attempts SET detail = ''",
+        "DELETE FROM outbox.intents",
+        "DELETE FROM outbox.settlements",
+        "DELETE FROM outbox.deliveries",
+        "DELETE FROM outbox.escalations",
+        "DROP TABLE outbox.pages",
+    ],
+)
+def test_a_worker_may_not_rewrite_history(book: Book, statement: str) -> None:
+    with as_role(book, "outbox_worker") as connection, pytest.raises(InsufficientPrivilege):
+        connection.execute(statement.encode())
+
+
+# -- the schema as text --------------------------------------------------------------------------
+
+SHAPE = """
+    SELECT 'column' AS what, c.relname AS of, a.attname AS name,
+           format_type(a.atttypid, a.atttypmod) || ' ' || a.attnotnull::text || ' '
+           || COALESCE(pg_get_expr(d.adbin, d.adrelid), '') || ' ' || a.attcollation::text AS is
+      FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+      LEFT JOIN pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum
+     WHERE c.relnamespace = 'outbox'::regnamespace AND a.attnum > 0 AND c.relkind = 'r'
+    UNION ALL
+    SELECT 'constraint', conrelid::regclass::text, conname, pg_get_constraintdef(oid)
+      FROM pg_constraint WHERE connamespace = 'outbox'::regnamespace
+    UNION ALL
+    SELECT 'index', tablename, indexname, indexdef FROM pg_indexes WHERE schemaname = 'outbox'
+    UNION ALL
+    SELECT 'function', proname, '', pg_get_functiondef(oid)
+      FROM pg_proc WHERE pronamespace = 'outbox'::regnamespace
+    UNION ALL
+    SELECT 'trigger', tgrelid::regclass::text, tgname, pg_get_triggerdef(oid)
+      FROM pg_trigger WHERE NOT tgisinternal
+    UNION ALL
+    SELECT 'grant', table_name, grantee, string_agg(privilege_type, ',' ORDER BY privilege_type)
+      FROM information_schema.role_table_grants WHERE table_schema = 'outbox'
+     GROUP BY table_name, grantee
+    ORDER BY 1, 2, 3, 4
+"""
+
+
+@pytest.fixture
+def empty(servers: Servers) -> Iterator[str]:
+    name = f"plain_{next(_numbers)}"
+    with psycopg.connect(plain(servers.database_url), autocommit=True) as administrator:
+        administrator.execute(f"CREATE DATABASE {name}".encode())
+        yield servers.database_url.replace("@/postgres?", f"@/{name}?")
+        administrator.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+
+
+def shape(database_url: str) -> list[Any]:
+    with psycopg.connect(plain(database_url)) as connection:
+        return connection.execute(SHAPE.encode()).fetchall()
+
+
+def test_the_sql_for_a_dba_makes_the_schema_that_the_migration_makes(
+    empty: str, database: str
+) -> None:
+    with psycopg.connect(plain(empty), autocommit=True) as connection:
+        connection.execute(schema.sql().encode())
+    assert shape(empty) == shape(database)
+    assert schema.current(empty) == schema.head()
+    schema.upgrade(empty)
+    assert shape(empty) == shape(database)
+
+
+def test_taking_the_schema_down_leaves_nothing_but_the_version_table(empty: str) -> None:
+    schema.upgrade(empty)
+    first = shape(empty)
+    schema.downgrade(empty)
+    left = {(what, of) for what, of, *_ in shape(empty)}
+    assert {of.removeprefix("outbox.") for _, of in left} <= {"alembic_version"}
+    assert schema.current(empty) is None
+    schema.upgrade(empty)
+    assert shape(empty) == first
+
+
+def test_an_empty_database_has_no_revision(empty: str) -> None:
+    assert schema.current(empty) is None
