@@ -104,19 +104,8 @@ def owner_of(document: Document) -> str:
 
 
 def text(value: Any) -> str:
-    """The value if it is text that a column takes, else empty: null, absent, another type, a NUL
-    and a lone surrogate are one."""
-    if not isinstance(value, str) or "\x00" in value or (not value.isascii() and _broken(value)):
-        return ""
-    return value
-
-
-def _broken(value: str) -> bool:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return True
-    return False
+    """The value if it is text, else empty: null, absent and another type are one."""
+    return value if isinstance(value, str) else ""
 
 
 def whole(value: Any) -> int | None:

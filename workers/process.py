@@ -20,7 +20,12 @@ from typing import Any
 
 from celery import Celery
 from celery.exceptions import SecurityWarning, SoftTimeLimitExceeded
-from celery.signals import worker_process_init, worker_process_shutdown, worker_shutting_down
+from celery.signals import (
+    beat_init,
+    worker_process_init,
+    worker_process_shutdown,
+    worker_shutting_down,
+)
 from kombu.entity import Queue
 
 from outbox.doorbell import DRAIN_TASK, SEND_QUEUE, broker_url_of
@@ -252,6 +257,11 @@ def run_beat(settings: Settings) -> int:
         max_interval=min(settings.policy.tick_drain_s, 1.0),
         schedule=str(Path(os.devnull)),
     )
-    print("beat: ticking", file=sys.stderr, flush=True)
+    # Once its service runs, a SIGTERM ends it in order.
+    beat_init.connect(_say_ticking, weak=False)
     beat.run()
     return 0
+
+
+def _say_ticking(**_: Any) -> None:
+    print("beat: ticking", file=sys.stderr, flush=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import os
 import pty
 import select
@@ -29,12 +28,12 @@ from outbox.store.claims import Claimer
 from outbox.store.connection import Store
 from outbox.store.intents import Intent
 from resolvers.directory import Directory
+from tests.cli.ran import WAIT_S, Ran, ended, read_terminal
 from vendors.registry import build
 from vendors.sandbox.client import Sandbox
 from workers.cli import root
 
 SCRIPT = Path(sys.executable).with_name("outbox")
-WAIT_S = 30.0
 CHARGE = WriteTool(
     "charge_invoice",
     vendor="stripe",
@@ -60,27 +59,6 @@ CAPTURE = WriteTool(
     request=lambda args: {"payment_intent": args["payment_intent"]},
 )
 _numbers = itertools.count()
-
-
-@dataclass
-class Ran:
-    """One finished command."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> dict[str, Any]:
-        """Its one object on stdout."""
-        found: dict[str, Any] = json.loads(self.out)
-        return found
-
-    @property
-    def error(self) -> dict[str, Any]:
-        """Its one error object on stderr."""
-        found: dict[str, Any] = json.loads(self.err)["error"]
-        return found
 
 
 @dataclass
@@ -257,7 +235,7 @@ class Desk:
         os.close(slave)
         if answer:
             os.write(master, answer.encode())
-        out = _read_terminal(master, process)
+        out = read_terminal(master, process)
         assert process.stderr is not None
         with process.stderr as pipe:
             err = pipe.read().decode()
@@ -268,30 +246,6 @@ class Desk:
         """The same command in this process, for breadth."""
         result: Result = CliRunner(env={**self.env, **env}).invoke(root, list(args))
         return Ran(result.exit_code, result.stdout, result.stderr)
-
-
-def ended(process: subprocess.Popen[str], stdin: str = "") -> Ran:
-    """Waits for a command."""
-    out, err = process.communicate(stdin, timeout=WAIT_S)
-    return Ran(process.returncode, out, err)
-
-
-def _read_terminal(master: int, process: subprocess.Popen[bytes]) -> str:
-    read = b""
-    give_up = time.monotonic() + WAIT_S
-    while time.monotonic() < give_up:
-        ready, _, _ = select.select([master], [], [], 0.05)
-        if ready:
-            try:
-                part = os.read(master, 65536)
-            except OSError:  # the other side is closed
-                break
-            if not part:
-                break
-            read += part
-        elif process.poll() is not None:
-            break
-    return read.decode().replace("\r\n", "\n")
 
 
 @contextlib.contextmanager

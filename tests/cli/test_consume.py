@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.desk import WAIT_S, Desk
+from tests.cli.desk import Desk
+from tests.cli.ran import WAIT_S
 
 HANDLERS = """
 from sqlalchemy import text

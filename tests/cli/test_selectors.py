@@ -6,7 +6,8 @@ import os
 
 import pytest
 
-from tests.cli.desk import Desk, ended
+from tests.cli.desk import Desk
+from tests.cli.ran import ended
 
 
 def crowd(desk: Desk, prefix: str) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from outbox.contract import Account, Call, Vendor, VendorContract
 from outbox.outcomes import LookUp, Outcome, Reading, WebhookFact
@@ -46,8 +47,10 @@ class Stalled:
     def reread_webhook(self, account: Account, body: bytes) -> list[WebhookFact]:
         return self._vendor.reread_webhook(account, body)
 
-    def classify(self, operation: str, document: Mapping[str, object]) -> Reading | None:
-        return self._vendor.classify(operation, document)
+    def classify(
+        self, operation: str, document: Mapping[str, Any], params: Mapping[str, Any]
+    ) -> Reading | None:
+        return self._vendor.classify(operation, document, params)
 
     def whoami(self, account: Account) -> str | None:
         return self._vendor.whoami(account)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from outbox import Settings
@@ -73,7 +74,7 @@ def test_jitter_spreads_the_back_off_by_a_fifth(database: str, sandbox: Sandbox)
                 Doorbell("", timeout_s=0.1),
                 owner="jitter",
                 stopping=lambda: False,
-                jitter=lambda chance=chance: chance,
+                jitter=partial(float, chance),
             )
             floor.senders.append(sender)
             intent_id = floor.one()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from uuid import UUID
 
@@ -47,13 +48,19 @@ def test_one_sender_drains_once_at_a_time(floor: Floor) -> None:
 
 def test_a_process_told_to_end_hands_unstarted_rows_back(floor: Floor) -> None:
     """B44: after the claim and before the call."""
+
+    def stopping() -> bool:
+        # Told to end the moment that rows are claimed.
+        if floor.statuses().get("in_flight"):
+            floor.told_to_stop.set()
+        return floor.told_to_stop.is_set()
+
     sender = Sender(
         floor.store,
         floor.directory,
         Doorbell("", timeout_s=0.1),
         owner="ending",
-        # Told to end the moment that rows are claimed.
-        stopping=lambda: floor.statuses().get("in_flight", 0) > 0,
+        stopping=stopping,
         jitter=lambda: 0.5,
     )
     floor.senders.append(sender)
@@ -63,6 +70,7 @@ def test_a_process_told_to_end_hands_unstarted_rows_back(floor: Floor) -> None:
     assert floor.statuses() == {"pending": 5}
     assert floor.outcomes(ids[0])[0] == "not_sent"
     # Due at once, for the process that takes over.
+    floor.told_to_stop.clear()
     assert floor.drain() == 5
     assert floor.statuses() == {"succeeded": 5}
 
@@ -92,7 +100,7 @@ def test_a_row_that_lost_its_worker_is_claimed_alone_from_then_on(floor: Floor) 
     floor.settle()
     posts = sorted(floor.posts(), key=lambda p: p["arrived_at"])
     assert len(posts) == 3
-    for before, after in zip(posts, posts[1:], strict=False):
+    for before, after in itertools.pairwise(posts):
         assert before["answered_at"] <= after["arrived_at"]
     assert all(floor.row(i)["crashes"] == 0 for i in lost)
 

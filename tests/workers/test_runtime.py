@@ -1,0 +1,153 @@
+"""One worker process in this process: polling, slots, heartbeats and the watch on the clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+from celery.schedules import schedule
+
+from outbox import Settings
+from outbox.testing import settable_clock
+from tests.workers.floor import FAST, SECRET, enqueue, new_account, query, wait_until
+from vendors.sandbox.client import Sandbox
+from workers.process import build_app
+from workers.runtime import Poller, Runtime, Slots
+
+
+@pytest.fixture
+def settings(database: str, sandbox: Sandbox) -> Settings:
+    account = new_account()
+    sandbox.set_account(account, any_customer=True)
+    return Settings.from_env(
+        {
+            **FAST,
+            "DATABASE_URL": database,
+            "STRIPE_API_KEY": sandbox.api_key(account),
+            "STRIPE_API_BASE": sandbox.url,
+            "STRIPE_WEBHOOK_SECRET": SECRET,
+            "OUTBOX_PAGERS": "none",
+        }
+    )
+
+
+@contextmanager
+def _runtime(settings: Settings, folder: Path, slots: int = 2) -> Iterator[Runtime]:
+    runtime = Runtime(settings, slots=Slots(folder, slots))
+    yield runtime
+    runtime.close()
+
+
+def _statuses(settings: Settings) -> set[str]:
+    rows = query(settings.database_url, "SELECT DISTINCT status FROM outbox.intents")
+    return {row["status"] for row in rows}
+
+
+def test_a_process_without_a_broker_sends_resolves_and_beats(
+    settings: Settings, tmp_path: Path, sandbox: Sandbox
+) -> None:
+    """Rule 14: a dead broker, and no beat at all."""
+    account = settings.accounts["stripe", "default"].credential.removeprefix("sk_test_")
+    sandbox.fault("lost_ack", account=account)
+    enqueue(settings, 10)
+    with _runtime(settings, tmp_path) as runtime:
+        poller = Poller(runtime, lambda: False)
+        poller.start()
+        wait_until(lambda: _statuses(settings) == {"succeeded"})
+        wait_until(
+            lambda: (
+                {
+                    r["role"]
+                    for r in query(settings.database_url, "SELECT role FROM outbox.heartbeats")
+                }
+                >= set(runtime.roles)
+            )
+        )
+        poller.stop()
+    assert sandbox.oracle(account)["violations"] == []
+
+
+class _Failing(Runtime):
+    """Fails at first, as while a migration has a table away."""
+
+    failures = 0
+
+    def due(self) -> bool:
+        if self.failures < 3:
+            self.failures += 1
+            raise RuntimeError("a table is away")
+        return super().due()
+
+
+def test_a_poll_survives_what_it_did_not_expect(settings: Settings, tmp_path: Path) -> None:
+    runtime = _Failing(settings, slots=Slots(tmp_path, 2))
+    poller = Poller(runtime, lambda: False)
+    enqueue(settings, 2)
+    poller.start()
+    wait_until(lambda: _statuses(settings) == {"succeeded"})
+    assert runtime.failures == 3
+    poller.stop()
+    runtime.close()
+
+
+def test_a_vendor_that_hangs_does_not_hold_up_the_jobs_of_a_lone_process(
+    settings: Settings, tmp_path: Path, sandbox: Sandbox
+) -> None:
+    account = settings.accounts["stripe", "default"].credential.removeprefix("sk_test_")
+    sandbox.fault("hang", account=account)
+    enqueue(settings, 32)
+    with _runtime(settings, tmp_path) as runtime:
+        poller = Poller(runtime, lambda: False)
+        poller.start()
+        wait_until(lambda: _statuses(settings) == {"in_flight"})
+        wait_until(lambda: not runtime.stale_roles())
+        assert _statuses(settings) == {"in_flight"}
+        poller.stop()
+    sandbox.clear_faults(account)
+
+
+def test_drains_never_take_the_last_child(tmp_path: Path) -> None:
+    slots = Slots(tmp_path, 2)
+    other = Slots(tmp_path, 2)
+    with slots.take() as first, other.take() as second, slots.take() as third:
+        assert (first, second, third) == (True, True, False)
+    with other.take() as again:
+        assert again
+
+
+def test_a_stepped_clock_suspends_and_a_steady_one_does_not(
+    settings: Settings, tmp_path: Path
+) -> None:
+    clock = settable_clock(settings.database_url)
+    with _runtime(settings, tmp_path) as runtime:
+        runtime.watch_clock()
+        clock.advance(4)
+        runtime.watch_clock()
+        assert query(settings.database_url, "SELECT kind FROM outbox.switches") == []
+        clock.advance(-3600)
+        runtime.watch_clock()
+        assert query(settings.database_url, "SELECT kind FROM outbox.switches") == [
+            {"kind": "clock"}
+        ]
+        (question,) = query(settings.database_url, "SELECT holder, reasons FROM outbox.escalations")
+        assert question == {"holder": "clock", "reasons": ["clock"]}
+
+
+@pytest.mark.parametrize("day", [(2026, 10, 25), (2026, 3, 29)])
+def test_ticks_are_intervals_and_know_no_summer_time(
+    settings: Settings, day: tuple[int, int, int]
+) -> None:
+    """B43: on the night of the clock change a crontab skips an hour; an interval does not."""
+    app = build_app(settings)
+    assert (app.conf.timezone, app.conf.enable_utc) == ("UTC", True)
+    for tick in app.conf.beat_schedule.values():
+        assert isinstance(tick["schedule"], float)
+        every = schedule(timedelta(seconds=tick["schedule"]), app=app)
+        last = datetime(*day, 0, 59, tzinfo=UTC)
+        now = last + timedelta(seconds=tick["schedule"] + 1)
+        every.nowfun = lambda now=now: now.astimezone(ZoneInfo("Europe/Paris"))
+        assert every.is_due(last).is_due
