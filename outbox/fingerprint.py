@@ -40,7 +40,7 @@ def parse_json(raw: str | bytes, path: str = "args") -> Any:
         seen: dict[str, Any] = {}
         for name, value in items:
             if name in seen:
-                raise Invalid(f"{path}.{name}", "appears twice in one JSON object")
+                raise Invalid(_within(path, name), "appears twice in one JSON object")
             seen[name] = value
         return seen
 
@@ -75,7 +75,7 @@ def cleaned(value: Any, path: str, limits: Limits = Limits(), depth: int = 0) ->
         return _number(value, path)
     if isinstance(value, Mapping):
         return {
-            _name(name, path): cleaned(item, f"{path}.{name}", limits, depth + 1)
+            _name(name, path): cleaned(item, _within(path, name), limits, depth + 1)
             for name, item in value.items()
         }
     if isinstance(value, list | tuple):
@@ -97,7 +97,13 @@ def cleaned(value: Any, path: str, limits: Limits = Limits(), depth: int = 0) ->
 def _name(name: Any, path: str) -> str:
     if not isinstance(name, str):
         raise Invalid(path, f"has a key that is a {type(name).__name__}, not text")
-    return _text(name, f"{path}.{name[:40].encode('unicode_escape').decode()}")
+    return _text(name, _within(path, name))
+
+
+def _within(path: str, name: str) -> str:
+    # A name is somebody's input too: it must not flood a message or steer a terminal.
+    short = name[:40]
+    return f"{path}.{short if short.isprintable() else short.encode('unicode_escape').decode()}"
 
 
 def _text(value: str, path: str) -> str:

@@ -6,7 +6,7 @@ The functions take what the database said; nothing here reads a clock.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from outbox.contract import VendorContract
 
@@ -165,6 +165,9 @@ class Policy:
         for name in ("batch", "threads", "max_crashes"):
             if getattr(self, name) < 1:
                 yield name, "must be at least 1"
+        for item in fields(self):
+            if item.name.startswith("tick_") and getattr(self, item.name) <= 0:
+                yield item.name, "must be above 0: a tick without a pause stops everything else"
         if self.children < 2:
             yield "children", "must be at least 2: drains never take the last child"
 

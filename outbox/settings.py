@@ -13,12 +13,13 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from outbox.contract import Account
+from outbox.contracts import CONTRACTS
 from outbox.errors import Invalid, SettingsError
 from outbox.policy import Policy
 
 _PAGER_SCHEMES = ("pagerduty", "webhook", "file")
 _REDIS_SCHEMES = ("redis", "rediss", "unix", "redis+socket")
-_TRUE = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False, "": False}
+_LEAST_TIMEOUT_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +64,10 @@ class Settings:
             pagers=reader.pagers(),
             pager_secret=reader.text("OUTBOX_PAGER_SECRET", ""),
             accounts=reader.accounts(),
-            statement_timeout_s=reader.number("OUTBOX_STATEMENT_TIMEOUT_S", 5.0),
-            lock_timeout_s=reader.number("OUTBOX_LOCK_TIMEOUT_S", 2.0),
-            idle_in_transaction_timeout_s=reader.number("OUTBOX_IDLE_TIMEOUT_S", 10.0),
-            redis_timeout_s=reader.number("OUTBOX_REDIS_TIMEOUT_S", 0.25),
+            statement_timeout_s=reader.timeout("OUTBOX_STATEMENT_TIMEOUT_S", 5.0),
+            lock_timeout_s=reader.timeout("OUTBOX_LOCK_TIMEOUT_S", 2.0),
+            idle_in_transaction_timeout_s=reader.timeout("OUTBOX_IDLE_TIMEOUT_S", 10.0),
+            redis_timeout_s=reader.timeout("OUTBOX_REDIS_TIMEOUT_S", 0.25),
             wait_s=reader.number("OUTBOX_WAIT_S", 5.0),
             webhook_max_bytes=int(reader.number("OUTBOX_WEBHOOK_MAX_BYTES", 1048576, whole=True)),
             policy=reader.policy(Policy.demo() if profile == "demo" else Policy()),
@@ -139,6 +140,14 @@ class _Reader:
             return default
         return parsed
 
+    def timeout(self, name: str, default: float) -> float:
+        value = self.number(name, default)
+        if value < _LEAST_TIMEOUT_S:
+            # To Postgres 0 ms means for ever.
+            self.problems.append((name, f"must be at least {_LEAST_TIMEOUT_S} s"))
+            return default
+        return value
+
     def database_url(self) -> str:
         raw = self.text("DATABASE_URL", "")
         if not raw:
@@ -151,7 +160,7 @@ class _Reader:
 
     def redis_url(self) -> str:
         raw = self.text("REDIS_URL", "")
-        if raw and urlsplit(raw).scheme not in _REDIS_SCHEMES:
+        if raw and _scheme(raw) not in _REDIS_SCHEMES:
             self.problems.append(("REDIS_URL", f"must begin with {', '.join(_REDIS_SCHEMES)}"))
             return ""
         return raw
@@ -273,6 +282,9 @@ class _Reader:
         if table.get("credential_env"):
             credential = self.env.get(str(table["credential_env"]), "")
             self.known.add(str(table["credential_env"]))
+        if vendor not in CONTRACTS:
+            known = ", ".join(sorted(CONTRACTS))
+            self.problems.append((where, f"{vendor} is not a vendor we know; known are {known}"))
         secrets = table.get("webhook_secrets", [])
         if not credential:
             self.problems.append((where, "credential is missing"))
@@ -288,7 +300,7 @@ class _Reader:
         elif seen and seen != mode:
             self.problems.append((where, f"mode is {mode} but the credential is a {seen} one"))
         base_url = str(table.get("base_url", ""))
-        if base_url and urlsplit(base_url).scheme not in ("http", "https"):
+        if base_url and _scheme(base_url) not in ("http", "https"):
             self.problems.append((where, "base_url must be an http or https address"))
         found[vendor, name] = Account(
             name=name,
@@ -322,12 +334,21 @@ def mode_of_credential(credential: str) -> str | None:
 
 def database_url(raw: str) -> str:
     """A Postgres URL as SQLAlchemy and psycopg both read it; ``Invalid`` for anything else."""
-    parts = urlsplit(raw)
-    if parts.scheme not in ("postgres", "postgresql", "postgresql+psycopg"):
+    if _scheme(raw) not in ("postgres", "postgresql", "postgresql+psycopg"):
         raise Invalid("DATABASE_URL", "must begin with postgres:// or postgresql://")
+    parts = urlsplit(raw)
     if not (parts.hostname or parse_qs(parts.query).get("host")):
         raise Invalid("DATABASE_URL", "names no host")
     return "postgresql+psycopg" + raw[len(parts.scheme) :]
+
+
+def _scheme(url: str) -> str:
+    """What the address begins with; empty where it is none."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme if parts.port is None or parts.port > 0 else ""
+    except ValueError:  # brackets that do not match, a port that is no number
+        return ""
 
 
 def process_environment() -> dict[str, str]:

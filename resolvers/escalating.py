@@ -12,8 +12,9 @@ from resolvers.decide import reasons_to_escalate
 from resolvers.directory import Directory
 
 _BATCH = 500
-# How soon a row that is held by a switch is looked at again once the switch is open.
-_HELD_AGAIN_S = 60.0
+# After so many ticks a row that is held by a switch is looked at again: not at each one, since
+# there may be a hundred thousand, and soon enough once the switch is open.
+_HELD_TICKS = 4
 
 
 def escalate_once(store: Store, directory: Directory) -> int:
@@ -41,6 +42,7 @@ def escalate_once(store: Store, directory: Directory) -> int:
 
 
 def _escalate(tx: Transaction, directory: Directory, row: Intent, beside: dict[str, Any]) -> None:
+    held_s = _HELD_TICKS * directory.policy.tick_escalate_s
     if beside["held_by"] is not None and row.state is Status.PENDING:
         # Never sent, and held: one question about the holder, not one for each row.
         escalations.open_for_holder(
@@ -49,7 +51,7 @@ def _escalate(tx: Transaction, directory: Directory, row: Intent, beside: dict[s
             ["paused" if beside["held_kind"] == "pause" else beside["held_kind"]],
             {"vendor": row.vendor, "account": row.account, "why": beside["held_why"]},
         )
-        doubt.arm_escalation(tx, row.id, None, _HELD_AGAIN_S)
+        doubt.arm_escalation(tx, row.id, None, held_s)
         return
     if beside["lane_head"] is not None and row.state is Status.PENDING:
         head = intents.lock(tx, beside["lane_head"])
@@ -57,7 +59,7 @@ def _escalate(tx: Transaction, directory: Directory, row: Intent, beside: dict[s
             escalations.open_for_intent(
                 tx, head, ["lane_held"], {"why": "others wait behind it in their lane"}
             )
-            doubt.arm_escalation(tx, row.id, None, _HELD_AGAIN_S)
+            doubt.arm_escalation(tx, row.id, None, held_s)
             return
     now = intents.now(tx)
     reasons = reasons_to_escalate(

@@ -42,7 +42,7 @@ def _declined(tx: Transaction, row: Intent, reading: Reading, *, actor: str, sou
     if row.state is Status.SUCCEEDED and row.receipt_id == reading.receipt_id:
         # It landed, and then failed: a business move of the same object, not a contradiction.
         return "moved" if move_business(tx, row, reading, actor=actor, source=source) else "known"
-    if row.state is Status.PENDING:
+    if row.state in (Status.PENDING, Status.AWAITING_APPROVAL):
         return "known"
     _, verdict = apply(
         tx,

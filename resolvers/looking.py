@@ -6,14 +6,17 @@ holds its threads and nobody else.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import socket
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from datetime import datetime
-from typing import assert_never
+from typing import Any, Self, assert_never
 
+from outbox.contract import Cutoff, TooLate
 from outbox.errors import Unreachable
 from outbox.outcomes import Found, LookUp, Standing, Unreadable
 from outbox.states import Event
@@ -27,8 +30,45 @@ from resolvers.evidence import apply_reading
 
 _log = logging.getLogger(__name__)
 ACTOR = "resolver"
-# Two beats must not look twice: longer than any read takes, shorter than anybody waits.
-_HOLD_S = 60.0
+# In call deadlines. A look-up may read many pages, and ends there however slowly they drip; two
+# resolvers must not look twice, so a row is held for longer than that.
+_LIMIT = 4.0
+_HOLD = 6.0
+
+
+class TimeLimit:
+    """The ``Cutoff`` of one look-up: when its time is up, its socket is shut from another thread,
+    and no further page is asked for."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._lock = threading.Lock()
+        self._socket: Any = None
+        self._over = False
+        self._timer = threading.Timer(limit_s, self._end)
+        self._timer.daemon = True
+
+    def attach(self, sock: Any) -> None:
+        """Called by the transport before each request."""
+        with self._lock:
+            if self._over:
+                raise TooLate
+            self._socket = sock
+
+    def __enter__(self) -> Self:
+        self._timer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+        with self._lock:
+            self._socket = None
+
+    def _end(self) -> None:
+        with self._lock:
+            self._over, sock = True, self._socket
+            if sock is not None:
+                with contextlib.suppress(OSError):
+                    sock.shutdown(socket.SHUT_RDWR)
 
 
 class Looker:
@@ -41,6 +81,8 @@ class Looker:
         self._free = threading.Semaphore(threads)
         self._threads = threads
         self._prefixes = directory.gate_prefixes()
+        deadline_s = directory.policy.call_deadline_s
+        self._limit_s, self._hold_s = _LIMIT * deadline_s, _HOLD * deadline_s
 
     def tick(self, budget_s: float) -> int:
         """Starts what is due until nothing is, or the budget is spent. Returns how many it began;
@@ -73,7 +115,8 @@ class Looker:
                 rows: list[Intent] = []
                 try:
                     with self._store.transaction() as tx:
-                        rows = claim(tx, limit=places, hold_s=_HOLD_S, accounts=self._prefixes)
+                        held = claim(tx, limit=places, hold_s=self._hold_s, accounts=self._prefixes)
+                    rows = held  # only now: a claim that was not committed holds no place
                 finally:
                     for _ in range(places - len(rows)):
                         self._free.release()
@@ -87,7 +130,7 @@ class Looker:
         while places < self._threads and self._free.acquire(blocking=False):
             places += 1
         if not places:
-            left_s = min(give_up - time.monotonic(), _HOLD_S)
+            left_s = min(give_up - time.monotonic(), self._hold_s)
             places = 1 if left_s > 0 and self._free.acquire(timeout=left_s) else 0
         return places
 
@@ -187,8 +230,12 @@ class Looker:
             return Unreadable("the account's mode is not the one the intent was sent in")
         first = row.first_sent_at or row.created_at
         since = int(first.timestamp() - self._directory.policy.clock_skew_s)
+        return self._read(lambda cutoff: vendor.look_up(row.call(account, cutoff), since))
+
+    def _read(self, read: Callable[[Cutoff], LookUp]) -> LookUp:
         try:
-            return vendor.look_up(row.call(account), since)
+            with TimeLimit(self._limit_s) as limit:
+                return read(limit)
         except Exception as error:
             return Unreadable(f"the adapter failed: {type(error).__name__}")
 
@@ -199,10 +246,10 @@ class Looker:
         if reached is None or row.receipt_id is None:
             return
         vendor, account, contract = reached
-        call = row.call(account)
+        receipt_id = row.receipt_id
         seen: LookUp
         if contract.honours_keys or not contract.can_look_up:
-            seen = vendor.retrieve(call, row.receipt_id)
+            seen = self._read(lambda cutoff: vendor.retrieve(row.call(account, cutoff), receipt_id))
         else:
             seen = self._look_up(row)
         if isinstance(seen, Unreadable):

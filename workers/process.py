@@ -10,16 +10,14 @@ import shutil
 import signal
 import sys
 import threading
-import time
 import warnings
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from celery import Celery
-from celery.exceptions import SecurityWarning, SoftTimeLimitExceeded
+from celery.concurrency.prefork import TaskPool
+from celery.exceptions import SecurityWarning
 from celery.signals import (
     beat_init,
     worker_process_init,
@@ -30,61 +28,22 @@ from kombu.entity import Queue
 
 from outbox.doorbell import DRAIN_TASK, SEND_QUEUE, broker_url_of
 from outbox.settings import Settings
+from workers.rounds import Rounds
 from workers.runtime import Poller, Runtime, Slots, slot_folder
 
-_log = logging.getLogger(__name__)
 RESOLVE_QUEUE = "outbox.resolve"
-_STOP = b"\x01"
-
-
-class Rounds:
-    """Runs each job in a thread of its own while the task waits for it. A time limit is an
-    exception at any line of the task's thread: there it could lose answers that are in memory,
-    or be taken for a vendor's failure; here it ends the waiting and nothing else."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._running: dict[str, threading.Thread] = {}
-
-    def run(self, name: str, job: Callable[[], object]) -> None:
-        """Runs the job to its end, or the time limit; does nothing where it still runs."""
-        done = threading.Event()
-
-        def work() -> None:
-            try:
-                job()
-            except Exception as error:
-                # By its class: the message of a database error quotes the row.
-                _log.error("%s failed: %s", name, type(error).__name__)
-            finally:
-                with self._lock:
-                    del self._running[name]
-                done.set()
-
-        with self._lock:
-            if name in self._running:
-                return
-            self._running[name] = threading.Thread(target=work, name=f"outbox-{name}", daemon=True)
-            self._running[name].start()
-        with suppress(SoftTimeLimitExceeded):
-            done.wait()
-
-    def finish(self, limit_s: float) -> None:
-        """Waits for what still runs, so long at the most."""
-        with self._lock:
-            left = list(self._running.values())
-        end = time.monotonic() + limit_s
-        for thread in left:
-            thread.join(max(end - time.monotonic(), 0.0))
+_YES = b"\x01"
+# What the page of memory that parent and children share tells.
+_STOP, _SAID = 0, 1
 
 
 class Child:
-    """What one prefork child holds. The stop flag is a page of memory that parent and children
-    share, because a warm shutdown signals the parent only."""
+    """What one prefork child holds. The flags are a page of memory that parent and children share,
+    because a warm shutdown signals the parent only."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.flag = mmap.mmap(-1, 1)
+        self._flags = mmap.mmap(-1, 2)
         self.folder = slot_folder()
         self.rounds = Rounds()
         self.runtime: Runtime | None = None
@@ -92,11 +51,11 @@ class Child:
 
     def stopping(self) -> bool:
         """Whether the worker was told to end."""
-        return self.flag[:1] == _STOP
+        return self._is(_STOP)
 
     def stop(self, **_: Any) -> None:
         """No new claim from here on, in any child."""
-        self.flag[:1] = _STOP
+        self._set(_STOP)
 
     def start(self, **_: Any) -> None:
         """In the child, after the fork."""
@@ -108,6 +67,9 @@ class Child:
         self.runtime = Runtime(self.settings, slots=slots, stopping=self.stopping)
         self.poller = Poller(self.runtime, self.stopping)
         self.poller.start()
+        if not self._is(_SAID):
+            self._set(_SAID)
+            print("worker: ready to send and to resolve", file=sys.stderr, flush=True)
 
     def end(self, **_: Any) -> None:
         """In the child, at its orderly end."""
@@ -117,8 +79,24 @@ class Child:
         if self.runtime is not None:
             self.runtime.close()
 
+    def _is(self, flag: int) -> bool:
+        return self._flags[flag : flag + 1] == _YES
+
+    def _set(self, flag: int) -> None:
+        self._flags[flag : flag + 1] = _YES
+
     def _on_term(self, _number: int, _frame: FrameType | None) -> None:
         self.stop()
+
+
+class Children(TaskPool):  # type: ignore[misc]
+    """Celery's prefork pool, which takes a child that died before the broker answered for a
+    worker that cannot start, and ends. Here it is replaced like any other."""
+
+    def did_start_ok(self) -> bool:
+        """Called once, when the broker answers for the first time."""
+        self._pool.maintain_pool()
+        return True
 
 
 def build_app(settings: Settings) -> Celery:
@@ -152,6 +130,9 @@ def build_app(settings: Settings) -> Celery:
         worker_enable_remote_control=False,
         worker_send_task_events=False,
         worker_hijack_root_logger=False,
+        worker_redirect_stdouts=False,
+        # Nothing is acknowledged late, so nothing is cancelled; unset, Celery warns at each loss.
+        worker_cancel_long_running_tasks_on_connection_loss=True,
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
         broker_connection_timeout=max(settings.redis_timeout_s, 1.0),
@@ -215,7 +196,7 @@ def _run_with_broker(child: Child) -> int:
     worker_shutting_down.connect(child.stop, weak=False)
     worker = app.Worker(
         hostname=f"outbox@%h-{os.getpid()}",
-        pool="prefork",
+        pool=Children,
         concurrency=settings.policy.children,
         queues=[SEND_QUEUE, RESOLVE_QUEUE],
         loglevel="WARNING",
@@ -225,7 +206,6 @@ def _run_with_broker(child: Child) -> int:
         optimization="fair",
         quiet=True,
     )
-    print("worker: ready to send and to resolve", file=sys.stderr, flush=True)
     worker.start()
     return int(worker.exitcode or 0)
 
@@ -237,10 +217,12 @@ def _run_polling(child: Child) -> int:
         child.stop()
         ended.set()
 
+    print("worker: no REDIS_URL, polling the database", file=sys.stderr, flush=True)
     child.start()
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, on_signal)
-    print("worker: no REDIS_URL, polling the database", file=sys.stderr, flush=True)
+    if child.stopping():  # told between the two handlers
+        ended.set()
     ended.wait()
     child.end()
     return 0
@@ -250,6 +232,7 @@ def run_beat(settings: Settings) -> int:
     """Beat, until SIGTERM. Its ticks carry no data, so it keeps no schedule file; two beats at
     once do no harm."""
     app = build_app(settings)
+    logging.getLogger("celery.beat").addFilter(_in_one_line)
     beat = app.Beat(
         loglevel="WARNING",
         quiet=True,
@@ -265,3 +248,11 @@ def run_beat(settings: Settings) -> int:
 
 def _say_ticking(**_: Any) -> None:
     print("beat: ticking", file=sys.stderr, flush=True)
+
+
+def _in_one_line(record: logging.LogRecord) -> bool:
+    """A broker that is away is one line at each tick, and not two stacks of a hundred."""
+    if record.exc_info and isinstance(record.msg, str) and record.msg.startswith("Message Error"):
+        record.msg, record.args = "a tick was not sent: %s", (record.exc_info[1],)
+        record.exc_info = None
+    return True

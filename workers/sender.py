@@ -6,35 +6,28 @@ call is on the wire. Results stay in memory until their commit is confirmed.
 
 from __future__ import annotations
 
-import logging
 import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from uuid import UUID
 
 from outbox.doorbell import Doorbell
 from outbox.errors import Unreachable
-from outbox.outcomes import Lost, NotSent, Outcome, Receipt
-from outbox.store import doubt, intents, records, switches
+from outbox.outcomes import Lost, NotSent, Outcome
 from outbox.store.claims import Claimer
-from outbox.store.connection import Store, Transaction
+from outbox.store.connection import Store
 from outbox.store.intents import Intent
-from outbox.store.moves import contradict
-from outbox.store.records import Ended
-from resolvers.decide import mismatch
 from resolvers.directory import Directory
-from workers.breaker import HANDED_BACK, TOO_LATE, Breaker, verdict_of_probe
+from workers.breaker import HANDED_BACK, TOO_LATE
 from workers.flight import Flight, Results, Watchdog, tells_more
 from workers.monotonic import since_boot_s
+from workers.recording import Recorder
 
-_log = logging.getLogger(__name__)
 _RECORD_AGAIN_S = 0.5
 # A process told to end waits no longer than this, beyond the call deadline, for a database that
 # is away: the leases run out, and the rows are resolved like those of any lost worker.
 _STOP_SLACK_S = 4.0
-_JITTER = 0.2
 # How soon a drain that waits for answers sees that it shall stop, or claim again.
 _WAIT_S = 0.25
 
@@ -54,7 +47,6 @@ class Sender:
         stopping: Callable[[], bool],
         jitter: Callable[[], float],
     ) -> None:
-        self._store = store
         self._directory = directory
         self._bell = bell
         self._stopping = stopping
@@ -65,8 +57,7 @@ class Sender:
         self._pool = ThreadPoolExecutor(self._policy.threads, thread_name_prefix="outbox-send")
         self._results: Results = queue.SimpleQueue()
         self._watchdog = Watchdog(self._policy.call_deadline_s)
-        self._breaker = Breaker(self._policy)
-        self._jitter = jitter
+        self._recorder = Recorder(store, directory, probes=self._claimer.probes, jitter=jitter)
         self._patience = threading.Event()
         self._busy = threading.Lock()
         self._in_flight = 0
@@ -172,7 +163,7 @@ class Sender:
         try:
             outcome = self._perform(flight)
         except BaseException as error:
-            outcome = Lost(f"the adapter raised {_name(error)}")
+            outcome = Lost(f"the adapter raised {type(error).__name__}")
         in_time = self._watchdog.forget(number)
         if in_time or tells_more(outcome):
             flight.land(outcome)
@@ -208,111 +199,8 @@ class Sender:
             if not flight.reported:
                 flight.reported = True
                 self._in_flight -= 1
-        left = self._write(batch)
+        left = self._recorder.write(batch)
         if left:
             # Nothing is forgotten: the same results are offered again until a commit is confirmed.
             self._unrecorded = left
             self._patience.wait(_RECORD_AGAIN_S)
-
-    def _write(self, batch: list[tuple[Flight, Outcome]]) -> list[tuple[Flight, Outcome]]:
-        """Returns what could not be written because the database is away."""
-        first: dict[UUID, tuple[Flight, Outcome]] = {}
-        late: list[tuple[Flight, Outcome]] = []
-        for result in batch:
-            if first.setdefault(result[0].intent.id, result) is not result:
-                late.append(result)
-        alone = late
-        try:
-            self._write_together([self._ended(*result) for result in first.values()])
-        except Unreachable:
-            return batch
-        except Exception as error:
-            # By its class: the message of a database error quotes the row.
-            _log.error("a batch of %d is recorded one by one: %s", len(first), _name(error))
-            alone = [*first.values(), *late]
-        for position, result in enumerate(alone):
-            try:
-                self._write_alone(self._ended(*result))
-            except Unreachable:
-                return alone[position:]
-        return []
-
-    def _write_together(self, ended: list[Ended]) -> None:
-        with self._store.transaction() as tx:
-            records.record(tx, ended)
-            for one in ended:
-                self._check_answer(tx, one)
-            self._look_after(tx, ended)
-
-    def _write_alone(self, one: Ended) -> None:
-        try:
-            self._write_together([one])
-            return
-        except Unreachable:
-            raise
-        except Exception as error:
-            _log.error("the answer of %s could not be recorded: %s", one.intent.id, _name(error))
-            lost = Lost(f"the answer could not be recorded: {_name(error)}")
-        try:
-            self._write_together([Ended(one.intent, lost, look_in_s=one.look_in_s)])
-        except Unreachable:
-            raise
-        except Exception as error:
-            # Its lease ends, and the row is in doubt like that of any lost worker.
-            _log.error("%s could not be put in doubt: %s", one.intent.id, _name(error))
-
-    def _check_answer(self, tx: Transaction, one: Ended) -> None:
-        """An answer that is ours and is not what was asked for needs a person."""
-        if not isinstance(one.outcome, Receipt):
-            return
-        wrong = mismatch(one.intent, one.outcome.reading)
-        if wrong is not None:
-            row = intents.lock(tx, one.intent.id)
-            assert row is not None
-            receipt = one.outcome.reading.receipt_id
-            contradict(tx, row, wrong.replace(" ", "_"), [receipt], f"the answer shows {wrong}")
-
-    def _ended(self, flight: Flight, outcome: Outcome) -> Ended:
-        policy, row = self._policy, flight.intent
-        back_off = min(
-            policy.not_sent_first_s * 2.0 ** min(row.not_sent_count, 30), policy.not_sent_max_s
-        )
-        back_off *= 1 + _JITTER * (2 * self._jitter() - 1)
-        look_in_s = policy.looks_s[0]
-        if isinstance(outcome, NotSent):
-            if outcome.reason == HANDED_BACK:
-                back_off = 0.0
-            elif outcome.retry_after_s is not None:
-                back_off = max(back_off, outcome.retry_after_s)
-                look_in_s = max(look_in_s, outcome.retry_after_s)
-        return Ended(row, outcome, row.last_sent_at, back_off_s=back_off, look_in_s=look_in_s)
-
-    def _look_after(self, tx: Transaction, ended: list[Ended]) -> None:
-        """Pauses, breakers and verifying looks that the outcomes ask for."""
-        policy = self._policy
-        for one in ended:
-            row, outcome = one.intent, one.outcome
-            where = (row.vendor, row.account)
-            if isinstance(outcome, NotSent) and outcome.pause:
-                switches.pause(tx, *where, kind="pause", reason=outcome.reason, by="sender")
-            elif row.id in self._claimer.probes:
-                self._claimer.probes.discard(row.id)
-                passed = verdict_of_probe(outcome)
-                if passed is False:
-                    switches.slow_breaker(tx, *where, max_s=policy.breaker_probe_max_s)
-                elif passed:
-                    switches.close_breaker(tx, *where)
-            elif self._breaker.count(*where, outcome, time.monotonic()):
-                switches.trip_breaker(
-                    tx, *where, reason="most calls fail", probe_s=policy.breaker_probe_s
-                )
-            contract = self._directory.contract(row.vendor)
-            if contract is None or contract.honours_keys or not contract.can_look_up:
-                continue
-            if isinstance(outcome, Receipt):
-                after_s = policy.lease_s + policy.quiet_after_s(contract)
-                doubt.schedule_verification(tx, [row.id], after_s)
-
-
-def _name(error: BaseException) -> str:
-    return type(error).__name__

@@ -144,7 +144,7 @@ CREATE INDEX intents_unsettled ON outbox.intents (vendor, account, created_at)
 CREATE INDEX intents_run ON outbox.intents (tenant, run_id, epoch);
 CREATE INDEX intents_receipt ON outbox.intents (vendor, account, receipt_id)
     WHERE receipt_id IS NOT NULL;
-CREATE INDEX intents_created ON outbox.intents (created_at DESC, id);
+CREATE INDEX intents_seq ON outbox.intents (seq);
 """
 
 BESIDE = """

@@ -52,6 +52,9 @@ class Store:
             "idle_in_transaction_session_timeout": settings.idle_in_transaction_timeout_s,
         }
         options = " ".join(f"-c {name}={int(value * 1000)}" for name, value in timeouts.items())
+        # In UTC, whatever the server's zone: Python compares and adds times of one zone by their
+        # wall clock, and is an hour wrong on the night of a clock change.
+        options += " -c timezone=UTC"
         self._pool: ConnectionPool[psycopg.Connection[DictRow]] = ConnectionPool(
             settings.require_database().replace("postgresql+psycopg", "postgresql", 1),
             kwargs={

@@ -46,7 +46,8 @@ def cancel_stale_epochs(tx: Transaction, limit: int) -> list[Intent]:
         f"SELECT {COLUMNS_OF_I} FROM outbox.epochs e JOIN outbox.intents i "
         "ON i.tenant = e.tenant AND i.run_id = e.run_id AND i.epoch = e.epoch "
         "WHERE e.ended_at > outbox.clock() - INTERVAL '1 hour' AND i.once_per = 'epoch' "
-        "AND i.status = 'pending' AND i.settled_at IS NULL AND i.side_effect <> 'compensation' "
+        "AND i.status IN ('pending', 'awaiting_approval') AND i.settled_at IS NULL "
+        "AND i.side_effect <> 'compensation' "
         "LIMIT %(limit)s FOR UPDATE OF i SKIP LOCKED",
         {"limit": limit},
     )

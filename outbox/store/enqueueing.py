@@ -197,8 +197,8 @@ def _by_sqlalchemy(connection: Connection, sql: str, params: Mapping[str, Any]) 
 
 def _retry() -> RetryTransaction:
     return RetryTransaction(
-        "a concurrent transaction recorded the same intent; roll back, repeat your transaction, "
-        "and enqueue returns it"
+        "a concurrent transaction wrote the same rows; roll back and repeat your transaction, "
+        "which then sees them"
     )
 
 

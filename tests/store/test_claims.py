@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from uuid import UUID
 
+import psycopg
 import pytest
 
 from outbox import Scope
@@ -104,6 +105,12 @@ def test_a_row_that_was_escalated_before_its_first_send_is_watched_again_after_i
     assert book.row(answer.intent_id).escalate_at is None
     (row,) = book.claimer().claim(64)
     assert row.escalate_at is not None
+
+
+def test_a_process_without_accounts_claims_nothing(book: Book) -> None:
+    book.enqueue()
+    claimer = Claimer(book.store, (), owner="me", lease_s=60.0)
+    assert (claimer.claim(64), claimer.claim_alone()) == ([], [])
 
 
 def test_a_row_is_not_due_before_its_time(book: Book) -> None:
@@ -237,7 +244,7 @@ def test_a_gate_name_cannot_reach_into_its_neighbour(book: Book) -> None:
 
 
 def test_no_gate_starves_behind_a_backlog_that_sorts_before_it(book: Book) -> None:
-    tenants(book, "a", each=12)
+    tenants(book, "a", each=40)
     tenants(book, "B", "c")
     claimer, served = book.claimer(), set()
     for _ in range(4):
@@ -334,6 +341,20 @@ def race(book: Book, claimers: int, rounds: int, limit: int) -> list[UUID]:
         return [each for got in pool.map(work, range(claimers)) for each in got]
 
 
+@pytest.mark.parametrize("crashed", [False, True])
+def test_a_claim_does_not_wait_for_a_row_that_somebody_else_holds(
+    book: Book, crashed: bool
+) -> None:
+    held, free = book.enqueue().intent_id, book.enqueue().intent_id
+    if crashed:
+        book.sql("UPDATE outbox.intents SET crashes = 1")
+    with psycopg.connect(book.url) as holder:
+        holder.execute("SELECT 1 FROM outbox.intents WHERE id = %s FOR UPDATE", [held])
+        claimer = book.claimer()
+        rows = claimer.claim_alone() if crashed else claimer.claim(64)
+        assert ids(rows) == [free]
+
+
 def test_two_claimers_never_get_one_row(book: Book) -> None:
     with book.engine.begin() as connection:
         wanted = book.outbox.enqueue_many(
@@ -354,3 +375,13 @@ def test_a_switch_that_is_closed_between_two_claims_is_seen_by_the_second(book: 
         switches.pause(tx, "stripe", "default", kind="pause", reason="stop", by="me")
     tenants(book, "a")
     assert claimer.claim(64) == []
+
+
+def test_a_row_with_a_lower_number_that_commits_later_is_sent(book: Book) -> None:
+    with psycopg.connect(book.url) as slow:
+        lower = book.outbox.enqueue(slow, CHARGE, SCOPE, charge())
+        higher = book.enqueue()
+        claimer = book.claimer()
+        assert ids(claimer.claim(64)) == [higher.intent_id]
+    assert book.row(lower.intent_id).seq < book.row(higher.intent_id).seq
+    assert ids(claimer.claim(64)) == [lower.intent_id]

@@ -39,7 +39,7 @@ def enqueue(book: Book, session: Any) -> None:
 
 
 def bells(client: redis.Redis) -> int:
-    return int(client.llen(SEND_QUEUE))  # type: ignore[arg-type]
+    return int(client.llen(SEND_QUEUE))
 
 
 def test_nothing_rings_before_the_commit_and_one_bell_after_it(
@@ -190,11 +190,11 @@ def test_a_paused_broker_does_not_hold_or_fail_the_commit(book: Book, client: re
     with Session(book.engine) as session, session.begin():
         enqueue(book, session)
     book.outbox._bell.answer()
-    client.execute_command("CLIENT", "PAUSE", "60000", "WRITE")
+    client.client_pause(60_000, all=False)
     try:
         assert committed_in_s(book) < PATIENCE_S
     finally:
-        client.execute_command("CLIENT", "UNPAUSE")
+        client.client_unpause()
     assert book.count() == 2
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
 import pytest
+from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from outbox import Invalid
@@ -30,6 +32,7 @@ def settle(book: Book, count: int = 1) -> None:
 
 def take(book: Book, consumer: str = "billing", limit: int = 100) -> list[int]:
     with Session(book.engine) as session, session.begin():
+        session.execute(text("SET LOCAL lock_timeout = '5s'"))
         return [one.id for one in book.outbox.settlements(session, consumer, limit)]
 
 
@@ -61,11 +64,12 @@ def test_every_consumer_gets_each_result_once(book: Book) -> None:
 def test_a_rollback_gives_them_back(book: Book, kind: str) -> None:
     settle(book, 2)
     taken = take(book, "first")
-    opened: Any = {
+    openers: dict[str, Callable[[], Any]] = {
         "session": lambda: Session(book.engine),
         "connection": book.engine.connect,
         "psycopg": lambda: psycopg.connect(book.url),
-    }[kind]()
+    }
+    opened = openers[kind]()
     with opened:
         assert [s.id for s in book.outbox.settlements(opened, "billing")] == taken
         opened.rollback()

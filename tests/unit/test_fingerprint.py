@@ -1,4 +1,4 @@
-"""Equal intents get equal bytes, different ones different bytes, and the rest is refused by name."""
+"""Equal values get equal bytes, different ones different bytes; the rest is refused by name."""
 
 from __future__ import annotations
 
@@ -151,6 +151,24 @@ def test_what_cannot_be_carried_is_refused_by_its_field(what: str) -> None:
     value, field = REFUSED[what]
     with pytest.raises(Invalid) as refused:
         cleaned(value, "args")
+    assert refused.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        ("x" * 5000, "args." + "x" * 40),
+        ("\x1b[2J", "args.\\x1b[2J"),
+        ("a\nb", "args.a\\nb"),
+        ("金額", "args.金額"),
+    ],
+)
+def test_a_field_path_neither_floods_a_message_nor_steers_a_terminal(name: str, field: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        cleaned({name: math.nan}, "args")
+    assert refused.value.field == field
+    with pytest.raises(Invalid) as refused:
+        parse_json(f"{{{json.dumps(name)}: 1, {json.dumps(name)}: 2}}")
     assert refused.value.field == field
 
 
@@ -358,6 +376,20 @@ def test_no_part_of_a_scope_leaks_into_its_neighbour(
 ) -> None:
     same = intent_key(**{**_SCOPE, **one}) == intent_key(**{**_SCOPE, **other})
     assert same == (one == other)
+
+
+@given(
+    st.text("ab", min_size=2, max_size=6),
+    st.sampled_from(list(itertools.pairwise(_NAMES))),
+)
+def test_no_letter_can_move_from_one_part_of_a_scope_to_the_next(
+    whole: str, pair: tuple[str, str]
+) -> None:
+    keys = {
+        intent_key(**{**_SCOPE, pair[0]: whole[:cut], pair[1]: whole[cut:]})
+        for cut in range(len(whole) + 1)
+    }
+    assert len(keys) == len(whole) + 1
 
 
 def test_a_key_holds_nothing_that_can_be_read() -> None:

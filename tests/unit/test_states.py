@@ -37,7 +37,10 @@ DESIGN = """
 | cancelled | b | n | n | n | c | b | n | d | d | n | succeeded | n |
 """  # noqa: E501 - the lines are the design's own
 
-FACTS = [Facts(*values) for values in itertools.product((0, 1, 2), *[(False, True)] * 4)]
+FACTS = [
+    Facts(doubt, *flags)
+    for doubt, flags in itertools.product((0, 1, 2), itertools.product((False, True), repeat=4))
+]
 PAIRS = list(itertools.product(Status, Event))
 
 

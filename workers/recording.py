@@ -1,0 +1,146 @@
+"""Recording what came of the calls: in batches, row by row where a batch fails, and with all that
+an outcome asks for beside its own row (pauses, breakers, verifying looks)."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from uuid import UUID
+
+from outbox.errors import Unreachable
+from outbox.outcomes import Lost, NotSent, Outcome, Receipt
+from outbox.store import doubt, intents, records, switches
+from outbox.store.connection import Store, Transaction
+from outbox.store.moves import contradict
+from outbox.store.records import Ended
+from resolvers.decide import mismatch
+from resolvers.directory import Directory
+from workers.breaker import HANDED_BACK, Breaker, verdict_of_probe
+from workers.flight import Flight
+
+_log = logging.getLogger(__name__)
+_JITTER = 0.2
+
+
+class Recorder:
+    """Writes ended calls. ``probes`` are the rows that a tripped breaker let through; ``jitter``
+    gives a number from 0 to 1."""
+
+    def __init__(
+        self,
+        store: Store,
+        directory: Directory,
+        *,
+        probes: set[UUID],
+        jitter: Callable[[], float],
+    ) -> None:
+        self._store = store
+        self._directory = directory
+        self._policy = directory.policy
+        self._probes = probes
+        self._breaker = Breaker(self._policy)
+        self._jitter = jitter
+
+    def write(self, batch: list[tuple[Flight, Outcome]]) -> list[tuple[Flight, Outcome]]:
+        """Returns what could not be written because the database is away."""
+        first: dict[UUID, tuple[Flight, Outcome]] = {}
+        late: list[tuple[Flight, Outcome]] = []
+        for result in batch:
+            if first.setdefault(result[0].intent.id, result) is not result:
+                late.append(result)
+        alone = late
+        try:
+            self._write_together([self._ended(*result) for result in first.values()])
+        except Unreachable:
+            return batch
+        except Exception as error:
+            # By its class: the message of a database error quotes the row.
+            _log.error("a batch of %d is recorded one by one: %s", len(first), _name(error))
+            alone = [*first.values(), *late]
+        for position, result in enumerate(alone):
+            try:
+                self._write_alone(self._ended(*result))
+            except Unreachable:
+                return alone[position:]
+        return []
+
+    def _write_together(self, ended: list[Ended]) -> None:
+        with self._store.transaction() as tx:
+            records.record(tx, ended)
+            for one in ended:
+                self._check_answer(tx, one)
+            self._look_after(tx, ended)
+
+    def _write_alone(self, one: Ended) -> None:
+        try:
+            self._write_together([one])
+            return
+        except Unreachable:
+            raise
+        except Exception as error:
+            _log.error("the answer of %s could not be recorded: %s", one.intent.id, _name(error))
+            lost = Lost(f"the answer could not be recorded: {_name(error)}")
+        try:
+            self._write_together([Ended(one.intent, lost, look_in_s=one.look_in_s)])
+        except Unreachable:
+            raise
+        except Exception as error:
+            # Its lease ends, and the row is in doubt like that of any lost worker.
+            _log.error("%s could not be put in doubt: %s", one.intent.id, _name(error))
+
+    def _check_answer(self, tx: Transaction, one: Ended) -> None:
+        """An answer that is ours and is not what was asked for needs a person."""
+        if not isinstance(one.outcome, Receipt):
+            return
+        wrong = mismatch(one.intent, one.outcome.reading)
+        if wrong is not None:
+            row = intents.lock(tx, one.intent.id)
+            assert row is not None
+            receipt = one.outcome.reading.receipt_id
+            contradict(tx, row, wrong.replace(" ", "_"), [receipt], f"the answer shows {wrong}")
+
+    def _ended(self, flight: Flight, outcome: Outcome) -> Ended:
+        policy, row = self._policy, flight.intent
+        back_off = min(
+            policy.not_sent_first_s * 2.0 ** min(row.not_sent_count, 30), policy.not_sent_max_s
+        )
+        back_off *= 1 + _JITTER * (2 * self._jitter() - 1)
+        look_in_s = policy.looks_s[0]
+        if isinstance(outcome, NotSent):
+            if outcome.reason == HANDED_BACK:
+                back_off = 0.0
+            elif outcome.retry_after_s is not None:
+                back_off = max(back_off, outcome.retry_after_s)
+                look_in_s = max(look_in_s, outcome.retry_after_s)
+        return Ended(row, outcome, row.last_sent_at, back_off_s=back_off, look_in_s=look_in_s)
+
+    def _look_after(self, tx: Transaction, ended: list[Ended]) -> None:
+        """Pauses, breakers and verifying looks that the outcomes ask for."""
+        policy = self._policy
+        for one in ended:
+            row, outcome = one.intent, one.outcome
+            where = (row.vendor, row.account)
+            if isinstance(outcome, NotSent) and outcome.pause:
+                switches.pause(tx, *where, kind="pause", reason=outcome.reason, by="sender")
+            elif row.id in self._probes:
+                self._probes.discard(row.id)
+                passed = verdict_of_probe(outcome)
+                if passed is False:
+                    switches.slow_breaker(tx, *where, max_s=policy.breaker_probe_max_s)
+                elif passed:
+                    switches.close_breaker(tx, *where)
+            elif self._breaker.count(*where, outcome, time.monotonic()):
+                switches.trip_breaker(
+                    tx, *where, reason="most calls fail", probe_s=policy.breaker_probe_s
+                )
+            contract = self._directory.contract(row.vendor)
+            if contract is None or contract.honours_keys or not contract.can_look_up:
+                continue
+            if isinstance(outcome, Receipt):
+                after_s = policy.lease_s + policy.quiet_after_s(contract)
+                doubt.schedule_verification(tx, [row.id], after_s)
+
+
+def _name(error: BaseException) -> str:
+    return type(error).__name__
