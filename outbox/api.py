@@ -254,8 +254,7 @@ class Outbox:
             raise Invalid("limit", "must be an integer from 1 to 10000")
         params = {"consumer": consumer, "limit": limit}
         if not enqueueing.run(_one(settlements.KNOWN, params), session):
-            with self._connected().transaction() as tx:
-                settlements.register(tx, consumer)
+            settlements.register(self._connected(), consumer)
         rows = enqueueing.run(_one(settlements.TAKE, params), session)
         return [settlement_of(row) for row in rows]
 

@@ -20,7 +20,7 @@ from outbox.contract import Cutoff, TooLate
 from outbox.errors import Unreachable
 from outbox.outcomes import Found, LookUp, Standing, Unreadable
 from outbox.states import Event
-from outbox.store import doubt, escalations, intents, switches
+from outbox.store import doubt, intents, switches
 from outbox.store.connection import Store, Transaction
 from outbox.store.intents import Intent
 from outbox.store.moves import Change, Moved, apply, contradict
@@ -180,7 +180,7 @@ class Looker:
             case Settle(reading):
                 apply_reading(tx, row, reading, actor=ACTOR, source="lookup")
             case Contradict(reason, objects):
-                self._contradict(tx, row, reason, list(objects))
+                contradict(tx, row, reason, list(objects), "look-up")
                 written = intents.lock(tx, row.id)
                 assert written is not None
                 later = Wait(self._directory.policy.look_after_page_s)
@@ -202,15 +202,6 @@ class Looker:
                 self._wait(tx, row, began_at, decision)
             case _:
                 assert_never(decision)
-
-    def _contradict(self, tx: Transaction, row: Intent, reason: str, objects: list[str]) -> None:
-        if row.contradicted_at is None:
-            contradict(tx, row, reason, objects, "look-up")
-        else:
-            # Known, and told to every consumer once: only what is new reaches the person.
-            escalations.open_for_intent(
-                tx, row, [reason], {"objects": objects, "why": "look-up", "told": "unknown"}
-            )
 
     def _wait(self, tx: Transaction, row: Intent, began_at: datetime, decision: Wait) -> None:
         doubt.note_look(

@@ -49,6 +49,7 @@ def withdraw_once(store: Store, directory: Directory) -> int:
                 Event.RESEND_WITHDRAWN,
                 Change(
                     actor="sweep",
+                    resends=-1,  # it never went out
                     reason=row.veto or "window, pause or person",
                     due_in_s=directory.policy.look_delay_s(row.looks, escalated=False),
                 ),

@@ -56,7 +56,7 @@ def nothing_landed(directory: Directory, case: Case) -> Reading | None:
     """A look made now that finds nothing landed; a declined object of ours comes back.
 
     Raises ``Denied`` before quiescence (with how long to wait) and where an object of ours
-    landed, ``Unreachable`` where the vendor does not answer.
+    landed or is still open, ``Unreachable`` where the vendor does not answer.
     """
     row = case.asked
     contract = contract_for(directory, row)
@@ -84,6 +84,14 @@ def nothing_landed(directory: Directory, case: Case) -> Reading | None:
     landed = [r.receipt_id for r in seen.readings if r.standing is Standing.LANDED]
     if landed:
         raise Denied("landed", f"it landed: {row.vendor} has {', '.join(sorted(landed))} of it")
+    open_ = [f"{r.receipt_id} ({r.word})" for r in seen.readings if r.standing is Standing.OPEN]
+    if open_ and contract.operations[row.operation].marks:
+        # Made by this very request: the effect may still come. A target was there before it.
+        raise Denied(
+            "open",
+            f"{row.vendor} still shows {', '.join(sorted(open_))} of it, which may yet take "
+            "effect: cancel it there, or wait",
+        )
     declined = [r for r in seen.readings if r.standing is Standing.DECLINED]
     return declined[0] if len(declined) == 1 else None
 

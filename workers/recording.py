@@ -10,9 +10,8 @@ from uuid import UUID
 
 from outbox.errors import Unreachable
 from outbox.outcomes import Lost, NotSent, Outcome, Receipt
-from outbox.store import doubt, intents, records, switches
+from outbox.store import doubt, records, switches
 from outbox.store.connection import Store, Transaction
-from outbox.store.moves import contradict
 from outbox.store.records import Ended
 from resolvers.decide import mismatch
 from resolvers.directory import Directory
@@ -68,8 +67,6 @@ class Recorder:
     def _write_together(self, ended: list[Ended]) -> None:
         with self._store.transaction() as tx:
             records.record(tx, ended)
-            for one in ended:
-                self._check_answer(tx, one)
             self._look_after(tx, ended)
 
     def _write_alone(self, one: Ended) -> None:
@@ -89,17 +86,6 @@ class Recorder:
             # Its lease ends, and the row is in doubt like that of any lost worker.
             _log.error("%s could not be put in doubt: %s", one.intent.id, _name(error))
 
-    def _check_answer(self, tx: Transaction, one: Ended) -> None:
-        """An answer that is ours and is not what was asked for needs a person."""
-        if not isinstance(one.outcome, Receipt):
-            return
-        wrong = mismatch(one.intent, one.outcome.reading)
-        if wrong is not None:
-            row = intents.lock(tx, one.intent.id)
-            assert row is not None
-            receipt = one.outcome.reading.receipt_id
-            contradict(tx, row, wrong.replace(" ", "_"), [receipt], f"the answer shows {wrong}")
-
     def _ended(self, flight: Flight, outcome: Outcome) -> Ended:
         policy, row = self._policy, flight.intent
         back_off = min(
@@ -113,7 +99,16 @@ class Recorder:
             elif outcome.retry_after_s is not None:
                 back_off = max(back_off, outcome.retry_after_s)
                 look_in_s = max(look_in_s, outcome.retry_after_s)
-        return Ended(row, outcome, row.last_sent_at, back_off_s=back_off, look_in_s=look_in_s)
+        # An answer that is ours and is not what was asked for needs a person.
+        wrong = mismatch(row, outcome.reading) if isinstance(outcome, Receipt) else None
+        return Ended(
+            row,
+            outcome,
+            row.last_sent_at,
+            back_off_s=back_off,
+            look_in_s=look_in_s,
+            contradicts=(wrong or "").replace(" ", "_"),
+        )
 
     def _look_after(self, tx: Transaction, ended: list[Ended]) -> None:
         """Pauses, breakers and verifying looks that the outcomes ask for."""

@@ -144,6 +144,8 @@ CREATE INDEX intents_unsettled ON outbox.intents (vendor, account, created_at)
 CREATE INDEX intents_run ON outbox.intents (tenant, run_id, epoch);
 CREATE INDEX intents_receipt ON outbox.intents (vendor, account, receipt_id)
     WHERE receipt_id IS NOT NULL;
+CREATE INDEX intents_epoch ON outbox.intents (tenant, run_id, epoch)
+    WHERE once_per = 'epoch' AND status IN ('pending', 'awaiting_approval');
 CREATE INDEX intents_seq ON outbox.intents (seq);
 """
 
@@ -191,7 +193,9 @@ CREATE UNIQUE INDEX epochs_current ON outbox.epochs (tenant, run_id) WHERE ended
 
 CREATE TABLE outbox.consumers (
     name text PRIMARY KEY,
-    registered_at timestamptz NOT NULL
+    registered_at timestamptz NOT NULL,
+    -- How far the settlements of before its registration were handed over; NULL: all of them.
+    filled_to bigint DEFAULT 0
 );
 CREATE TABLE outbox.settlements (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -345,6 +349,7 @@ BEGIN
         GRANT UPDATE (told_at, status, settled_at, settled_by, escalate_at, version)
             ON outbox.intents TO outbox_agent;
         GRANT SELECT, INSERT, UPDATE ON outbox.epochs, outbox.deliveries TO outbox_agent;
+        GRANT UPDATE (filled_to) ON outbox.consumers TO outbox_agent;
         GRANT SELECT, INSERT ON outbox.consumers, outbox.settlements, outbox.events
             TO outbox_agent;
         GRANT SELECT ON outbox.attempts, outbox.escalations TO outbox_agent;

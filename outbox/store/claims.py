@@ -55,20 +55,26 @@ _ROW_MAY = """
          OR (k.window_s IS NULL AND i.doubt = 0))
     AND NOT (i.status = 'pending' AND i.once_per = 'epoch' AND i.side_effect <> 'compensation'
          AND EXISTS (SELECT FROM outbox.epochs e WHERE e.tenant = i.tenant
-                     AND e.run_id = i.run_id AND e.epoch = i.epoch AND e.ended_at IS NOT NULL))
+                     AND e.run_id = i.run_id AND e.epoch <> i.epoch AND e.ended_at IS NULL))
     AND NOT ((i.status = 'retryable' OR k.window_s IS NULL)
          AND EXISTS (SELECT FROM outbox.switches WHERE kind = 'clock'))"""
 _MAY = f"""{_ROW_MAY}
     AND NOT EXISTS (SELECT FROM closed c WHERE starts_with(i.gate, c.gate_prefix))"""
 
-# A breaker that is due for its probe lets one row through; every other switch closes its gates.
-# Locked and not yet written: a claim that finds nothing to send must not use the probe up.
-_OPEN = """
+_KNOWN = """
 known AS (
     SELECT * FROM jsonb_to_recordset(%(known)s) AS k (
         vendor text, account text, prefix text, mode text, vendor_account text, window_s float8,
         operations jsonb)
-), probing AS (
+)"""
+
+# Every switch but the clock's closes its gates.
+_CLOSED = """, probing AS (SELECT ''::text AS holder, ''::text AS gate_prefix WHERE false)
+, closed AS (SELECT gate_prefix FROM outbox.switches WHERE kind <> 'clock')"""
+
+# A breaker that is due for its probe lets one row through.
+# Locked and not yet written: a claim that finds nothing to send must not use the probe up.
+_PROBING = """, probing AS (
     SELECT holder, gate_prefix FROM outbox.switches
     WHERE kind = 'breaker' AND probe_at <= outbox.clock() FOR UPDATE SKIP LOCKED
 ), closed AS (
@@ -104,12 +110,17 @@ _GATES = f"""
 )"""
 
 # Of a lane the oldest unsettled row, whatever its status: that very row is locked and tested, never
-# the next one. Only a row whose tool said so lets others pass while it is in doubt.
+# the next one. Only a row whose tool said so lets others pass while it is in doubt,
+# and where a tool that did not say so shares the lane, that one's doubt is settled first. A range: an
+# equality would let the planner walk the rows of all lanes by seq alone.
 _HEAD = """(
-    SELECT h.id FROM outbox.intents h WHERE h.lane = {lane} AND h.settled_at IS NULL
+    SELECT h.id FROM outbox.intents h
+    WHERE h.lane >= {lane} AND h.lane <= {lane} AND h.settled_at IS NULL
     AND NOT (h.on_doubt = 'continue' AND (h.status IN ('unknown', 'awaiting_approval')
-             OR (h.status = 'retryable' AND h.due_at > outbox.clock())))
-    ORDER BY h.seq LIMIT 1)"""
+             OR (h.status = 'retryable' AND (h.due_at > outbox.clock() OR EXISTS (
+                 SELECT FROM outbox.intents held WHERE held.lane = h.lane
+                 AND held.on_doubt = 'hold' AND held.status IN ('unknown', 'retryable'))))))
+    ORDER BY h.lane, h.seq LIMIT 1)"""
 
 # What the unique index on lanes demands. A row that was enqueued before another and committed
 # after it becomes the head of a lane that is taken: it waits, and no other lane waits with it.
@@ -146,12 +157,7 @@ _ALONE = f"""
     FOR UPDATE OF i SKIP LOCKED
 )"""
 
-# One row a probe, however many gates or lanes its account has.
 _TAKE = f"""
-, counted AS (
-    SELECT l.id, p.holder, row_number() OVER (PARTITION BY p.holder ORDER BY l.id) AS n
-    FROM locked l LEFT JOIN probing p ON starts_with(l.gate, p.gate_prefix)
-), taken AS (
 UPDATE outbox.intents i SET
     status = 'in_flight',
     version = i.version + 1,
@@ -173,21 +179,39 @@ UPDATE outbox.intents i SET
     absent_first_at = NULL,
     absent_last_at = NULL
 FROM counted c, known k
-WHERE i.id = c.id AND (c.holder IS NULL OR c.n = 1)
-    AND i.status IN ('pending', 'retryable') AND {_MAY}
+WHERE i.id = c.id AND c.n = 1 AND i.status IN ('pending', 'retryable') AND {_MAY}
 RETURNING {COLUMNS_OF_I}, c.holder AS probed
-), used AS (
+"""
+_COUNTED = ", counted AS (SELECT id, NULL::text AS holder, 1 AS n FROM locked)"
+
+# One row a probe, however many gates or lanes its account has.
+_COUNTED_PROBES = """, counted AS (
+    SELECT l.id, p.holder, CASE WHEN p.holder IS NULL THEN 1
+        ELSE row_number() OVER (PARTITION BY p.holder ORDER BY l.id) END AS n
+    FROM locked l LEFT JOIN probing p ON starts_with(l.gate, p.gate_prefix)
+)"""
+_USED = """, used AS (
     UPDATE outbox.switches s SET probe_at = outbox.clock() + probe_after_s * INTERVAL '1 second'
     WHERE s.kind = 'breaker' AND s.holder IN (SELECT probed FROM taken)
 )
-SELECT * FROM taken
-"""
+SELECT * FROM taken"""
 
-_BATCH: LiteralString = f"WITH RECURSIVE {_OPEN}{_GATES}{_TAKE}"
-_LANE_BATCH: LiteralString = f"WITH RECURSIVE {_OPEN}{_LANES}{_TAKE}"
-_SOLO: LiteralString = f"WITH RECURSIVE {_OPEN}{_ALONE}{_TAKE}"
-_HAS_LANES = (
-    "SELECT EXISTS (SELECT FROM outbox.intents WHERE lane IS NOT NULL AND settled_at IS NULL) AS y"
+
+def _claim(rows: LiteralString, *, probing: bool) -> LiteralString:
+    """The statement that takes ``rows``. Without a breaker due it needs less planning, and it is
+    planned each time."""
+    if not probing:
+        return f"WITH RECURSIVE {_KNOWN}{_CLOSED}{rows}{_COUNTED}{_TAKE}"
+    return f"WITH RECURSIVE {_KNOWN}{_PROBING}{rows}{_COUNTED_PROBES}, taken AS ({_TAKE}){_USED}"
+
+
+_BATCH = {probing: _claim(_GATES, probing=probing) for probing in (False, True)}
+_LANE_BATCH = {probing: _claim(_LANES, probing=probing) for probing in (False, True)}
+_SOLO = {probing: _claim(_ALONE, probing=probing) for probing in (False, True)}
+_AHEAD: LiteralString = (
+    "SELECT EXISTS (SELECT FROM outbox.intents WHERE lane IS NOT NULL AND settled_at IS NULL) "
+    "AS lanes, EXISTS (SELECT FROM outbox.switches WHERE kind = 'breaker' "
+    "AND probe_at <= outbox.clock()) AS probing"
 )
 
 
@@ -212,34 +236,41 @@ class Claimer:
 
     def claim(self, limit: int) -> list[Intent]:
         """Up to ``limit`` due rows, leased in one commit; empty only after a whole scan."""
-        found = self._claim_lanes(limit)
+        lanes, probing = self._look_ahead()
+        found = self._claim_lanes(limit, probing=probing) if lanes else []
         if len(found) >= limit:
             return found
-        rows = self._run(_BATCH, limit=limit - len(found), cursor=self._gate)
+        sql, left = _BATCH[probing], limit - len(found)
+        rows = self._run(sql, limit=left, cursor=self._gate)
         if not rows and self._gate:
             self._gate = ""  # wrap before saying that there is nothing
-            rows = self._run(_BATCH, limit=limit - len(found), cursor="")
+            rows = self._run(sql, limit=left, cursor="")
         if rows:
             self._gate = max(row.gate for row in rows)
         return found + rows
 
     def claim_alone(self) -> list[Intent]:
         """At most one row that lost its worker before; its process must hold nothing else."""
+        _, probing = self._look_ahead()
         try:
-            return self._run(_SOLO, limit=1, cursor="")
+            return self._run(_SOLO[probing], limit=1, cursor="")
         except errors.UniqueViolation:
             return []  # the head of a lane that another claim took meanwhile
 
-    def _claim_lanes(self, limit: int) -> list[Intent]:
+    def _look_ahead(self) -> tuple[bool, bool]:
+        """Whether there are lanes, and whether a breaker is due for its probe."""
         with self._store.transaction() as tx:
-            row = tx.one(_HAS_LANES)
-        if row is None or not row["y"]:
-            return []
+            row = tx.one(_AHEAD)
+        assert row is not None
+        return row["lanes"], row["probing"]
+
+    def _claim_lanes(self, limit: int, *, probing: bool) -> list[Intent]:
+        sql = _LANE_BATCH[probing]
         try:
-            found = self._run(_LANE_BATCH, limit=limit, cursor=self._lane)
+            found = self._run(sql, limit=limit, cursor=self._lane)
             if not found and self._lane:
                 self._lane = ""
-                found = self._run(_LANE_BATCH, limit=limit, cursor="")
+                found = self._run(sql, limit=limit, cursor="")
         except errors.UniqueViolation:
             # Another claim took a head between our read and our lock; lanes wait a round.
             return []

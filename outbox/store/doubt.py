@@ -43,9 +43,9 @@ def cancel_stale_epochs(tx: Transaction, limit: int) -> list[Intent]:
     """Never-sent rows whose epoch is over, locked: their key contains the epoch, so the turn that
     asked for them is gone. Compensations stay."""
     rows = tx.all(
-        f"SELECT {COLUMNS_OF_I} FROM outbox.epochs e JOIN outbox.intents i "
-        "ON i.tenant = e.tenant AND i.run_id = e.run_id AND i.epoch = e.epoch "
-        "WHERE e.ended_at > outbox.clock() - INTERVAL '1 hour' AND i.once_per = 'epoch' "
+        f"SELECT {COLUMNS_OF_I} FROM outbox.intents i JOIN outbox.epochs e "
+        "ON e.tenant = i.tenant AND e.run_id = i.run_id AND e.epoch <> i.epoch "
+        "WHERE e.ended_at IS NULL AND i.once_per = 'epoch' "
         "AND i.status IN ('pending', 'awaiting_approval') AND i.settled_at IS NULL "
         "AND i.side_effect <> 'compensation' "
         "LIMIT %(limit)s FOR UPDATE OF i SKIP LOCKED",
@@ -196,9 +196,9 @@ def claim_overdue(tx: Transaction, limit: int) -> list[dict[str, Any]]:
         FROM outbox.intents i
         LEFT JOIN LATERAL (SELECT holder, kind, reason FROM outbox.switches s
             WHERE starts_with(i.gate, s.gate_prefix) AND s.kind <> 'clock' LIMIT 1) s ON true
-        LEFT JOIN LATERAL (SELECT id FROM outbox.intents h WHERE i.lane IS NOT NULL
-            AND h.lane = i.lane AND h.settled_at IS NULL AND h.seq < i.seq
-            ORDER BY h.seq LIMIT 1) h ON true
+        LEFT JOIN LATERAL (SELECT id FROM outbox.intents h
+            WHERE h.lane >= i.lane AND h.lane <= i.lane AND h.settled_at IS NULL AND h.seq < i.seq
+            ORDER BY h.lane, h.seq LIMIT 1) h ON true
         WHERE i.escalate_at <= outbox.clock() AND i.settled_at IS NULL
         ORDER BY i.escalate_at LIMIT %(limit)s FOR UPDATE OF i SKIP LOCKED
         """,

@@ -46,7 +46,8 @@ _SEEN = (
 
 def insert_sql(columns: Mapping[str, Any]) -> str:
     """The one INSERT. It does nothing where the key or the guarded twin exists, and inserts
-    nothing for an epoch that is over."""
+    nothing for an epoch that is over: once a run has a current one, only that may start writes,
+    for an earlier turn need not have been announced."""
     names = ", ".join(columns)
     values = ", ".join(f"CAST(%({n})s AS {_CASTS.get(n, 'text')})" for n in columns)
     return (
@@ -55,8 +56,8 @@ def insert_sql(columns: Mapping[str, Any]) -> str:
         "FROM (SELECT outbox.clock() AS now, "
         "CAST(%(ttl_s)s AS double precision) * INTERVAL '1 second' AS ttl) c "
         "WHERE NOT EXISTS (SELECT FROM outbox.epochs e WHERE e.tenant = CAST(%(tenant)s AS text) "
-        "AND e.run_id = CAST(%(run_id)s AS text) AND e.epoch = CAST(%(epoch)s AS text) "
-        "AND e.ended_at IS NOT NULL) "
+        "AND e.run_id = CAST(%(run_id)s AS text) AND e.ended_at IS NULL "
+        "AND e.epoch <> CAST(%(epoch)s AS text) AND CAST(%(epoch)s AS text) <> '') "
         f"ON CONFLICT DO NOTHING RETURNING {_SEEN}, CAST(pg_current_xact_id() AS text) AS xid"
     )
 
@@ -74,8 +75,8 @@ _FIND = (
 
 _OVER = (
     "SELECT epoch FROM outbox.epochs WHERE tenant = CAST(%(tenant)s AS text) "
-    "AND run_id = CAST(%(run_id)s AS text) AND epoch = CAST(%(epoch)s AS text) "
-    "AND ended_at IS NOT NULL"
+    "AND run_id = CAST(%(run_id)s AS text) AND ended_at IS NULL "
+    "AND epoch <> CAST(%(epoch)s AS text) AND CAST(%(epoch)s AS text) <> ''"
 )
 _TRIES = 5
 
@@ -91,9 +92,11 @@ _NOTE = (
 )
 
 _SUPERSEDED = (
-    "SELECT i.status, s.id AS successor FROM outbox.intents i "
-    "LEFT JOIN outbox.intents s ON s.supersedes = i.id "
-    "WHERE i.id = CAST(%(id)s AS uuid) AND i.tenant = CAST(%(tenant)s AS text)"
+    "SELECT i.status, i.contradicted_at, "
+    "(SELECT s.id FROM outbox.intents s WHERE s.supersedes = i.id) AS successor "
+    "FROM outbox.intents i WHERE i.id = CAST(%(id)s AS uuid) "
+    # Held until the caller commits: evidence that it landed after all must not slip between.
+    "AND i.tenant = CAST(%(tenant)s AS text) FOR SHARE OF i"
 )
 
 
@@ -124,6 +127,10 @@ def _check_superseded(draft: Draft) -> Steps:
     row = rows[0]
     if row["status"] not in ("failed_poison", "cancelled"):
         raise Denied("not_superseded", f"supersedes: that intent is {row['status']}, not refused")
+    if row["contradicted_at"] is not None:
+        raise Denied(
+            "contradicted", "supersedes: a person must rule first whether that intent landed"
+        )
     if row["successor"] is not None and str(row["successor"]) != str(draft.id):
         raise Denied("superseded_twice", "supersedes: that intent has a successor already")
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from outbox.errors import StaleEpoch
 from outbox.store.connection import CONSUMERS_LOCK
 from outbox.store.enqueueing import Steps
 
@@ -10,13 +11,11 @@ _END = (
     "AND run_id = CAST(%(run_id)s AS text) AND epoch <> CAST(%(epoch)s AS text) "
     "AND ended_at IS NULL"
 )
-# Turns that enqueued before the first call of advance_epoch end with it.
-_END_EARLIER = (
-    "INSERT INTO outbox.epochs (tenant, run_id, epoch, started_at, ended_at) "
-    "SELECT tenant, run_id, epoch, min(created_at), outbox.clock() FROM outbox.intents "
-    "WHERE tenant = CAST(%(tenant)s AS text) AND run_id = CAST(%(run_id)s AS text) "
-    "AND epoch <> '' AND epoch <> CAST(%(epoch)s AS text) "
-    "GROUP BY tenant, run_id, epoch ON CONFLICT DO NOTHING"
+# A turn that is delivered again after its successor began must not end the successor.
+_OVER = (
+    "SELECT epoch FROM outbox.epochs WHERE tenant = CAST(%(tenant)s AS text) "
+    "AND run_id = CAST(%(run_id)s AS text) AND epoch = CAST(%(epoch)s AS text) "
+    "AND ended_at IS NOT NULL"
 )
 _BEGIN = (
     "INSERT INTO outbox.epochs (tenant, run_id, epoch, started_at) VALUES "
@@ -48,11 +47,14 @@ _LOCK = (
 
 
 def advance(tenant: str, run_id: str, epoch: str) -> Steps:
-    """Ends the run's other epochs, begins ``epoch``, cancels what was never sent; the count."""
+    """Ends the run's current epoch, begins ``epoch``, cancels what was never sent; the count.
+    Raises ``StaleEpoch`` for one that is over already."""
     params = {"tenant": tenant, "run_id": run_id, "epoch": epoch}
     yield _LOCK, {**params, "lock": CONSUMERS_LOCK}
+    over = yield _OVER, params
+    if over:
+        raise StaleEpoch(run_id, epoch)
     yield _END, params
-    yield _END_EARLIER, params
     yield _BEGIN, params
     rows = yield _CANCEL, params
     return len(rows)

@@ -6,7 +6,7 @@ again, decide again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from psycopg.types.json import Jsonb
@@ -28,7 +28,8 @@ class Change:
 
     ``answers_doubt``: the event answers one attempt that was counted lost. ``confirmed_absent``
     sets doubt to 0 (two quiet look-ups found nothing). ``due_in_s`` is when the sender or the
-    resolver shall look at the row again.
+    resolver shall look at the row again. ``contradicts`` names in which way an object of ours is
+    not what was asked for: the row settles and is told as unknown until a person has ruled.
     """
 
     actor: str
@@ -45,6 +46,7 @@ class Change:
     settled_by: str = ""
     due_in_s: float | None = None
     resends: int = 0
+    contradicts: str = ""
     silent: bool = False
 
 
@@ -68,6 +70,8 @@ def apply(tx: Transaction, intent: Intent, event: Event, change: Change) -> tupl
     )
     if verdict.denied:
         return intent, verdict
+    if change.contradicts:
+        verdict = replace(verdict, contradiction=True)
     settles = verdict.moved and verdict.status in TERMINAL and intent.state not in TERMINAL
     rules = verdict.moved and intent.state in TERMINAL
     if settles or rules or verdict.contradiction:
@@ -75,7 +79,15 @@ def apply(tx: Transaction, intent: Intent, event: Event, change: Change) -> tupl
     written = _write(tx, intent, change, verdict, doubt)
     if not change.silent:
         _log(tx, intent, event, change, verdict)
-    _aftermath(tx, written, change, verdict, settles=settles, rules=rules)
+    if settles or rules:
+        settlements.write(tx, written, "settled" if settles else "ruled")
+    if settles and not verdict.contradiction:
+        escalations.close_doubt(tx, written, by=change.actor)
+    if verdict.contradiction:
+        objects = [change.reading.receipt_id] if change.reading else []
+        known = settles or intent.contradicted_at is not None
+        reason = change.contradicts or "contradiction"
+        _contradict(tx, written, reason, objects, change.reason, told=known)
     return written, verdict
 
 
@@ -121,7 +133,7 @@ UPDATE outbox.intents SET
                   ELSE outbox.clock() + %(due_in_s)s::float8 * INTERVAL '1 second' END,
     first_sent_at = CASE WHEN %(unsent)s THEN NULL ELSE first_sent_at END,
     window_ends_at = CASE WHEN %(unsent)s THEN NULL ELSE window_ends_at END,
-    resends = resends + %(resends)s,
+    resends = GREATEST(resends + %(resends)s, 0),
     receipt_id = COALESCE(receipt_id, %(receipt_id)s),
     receipt = COALESCE(receipt, %(receipt)s),
     business_status = COALESCE(%(business)s, business_status),
@@ -208,21 +220,16 @@ def log(tx: Transaction, *, kind: str, actor: str, **columns: Any) -> None:
     )
 
 
-def _aftermath(
-    tx: Transaction, row: Intent, change: Change, verdict: Verdict, *, settles: bool, rules: bool
-) -> None:
-    if settles or rules:
-        settlements.write(tx, row, "settled" if settles else "ruled")
-    if settles and not verdict.contradiction:
-        escalations.close_doubt(tx, row, by=change.actor)
-    if verdict.contradiction:
-        objects = [change.reading.receipt_id] if change.reading else []
-        contradict(tx, row, "contradiction", objects, change.reason)
-
-
 def contradict(tx: Transaction, row: Intent, reason: str, objects: list[str], why: str) -> None:
-    """Raises a contradiction: told as unknown, a page, and only a person closes it."""
+    """Raises a contradiction: told as unknown, a page, and only a person closes it. What is known
+    already is told to no consumer again; only what is new about it reaches the person."""
     settlements.lock_consumers(tx)
+    _contradict(tx, row, reason, objects, why, told=row.contradicted_at is not None)
+
+
+def _contradict(
+    tx: Transaction, row: Intent, reason: str, objects: list[str], why: str, *, told: bool
+) -> None:
     tx.run(
         "UPDATE outbox.intents SET contradicted_at = COALESCE(contradicted_at, outbox.clock()), "
         "veto = COALESCE(veto, 'contradiction'), version = version + 1 WHERE id = %(id)s",
@@ -232,7 +239,8 @@ def contradict(tx: Transaction, row: Intent, reason: str, objects: list[str], wh
     escalations.open_for_intent(
         tx, row, [reason], {"objects": sorted({*known, *objects}), "why": why, "told": "unknown"}
     )
-    settlements.write(tx, row, "contradiction")
+    if not told:
+        settlements.write(tx, row, "contradiction")
 
 
 _BUSINESS = f"""

@@ -18,19 +18,21 @@ from outbox.states import MAYBE_SENT, TERMINAL, Event, Facts, Status, transition
 from outbox.store import escalations, settlements
 from outbox.store.connection import Transaction
 from outbox.store.intents import Intent, lock
-from outbox.store.moves import Change, apply, move_business, note
+from outbox.store.moves import Change, apply, contradict, move_business, note
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
     """One attempt that ended. ``back_off_s`` is when a row that was not sent is due again;
-    ``look_in_s`` when one that is in doubt shall be looked up."""
+    ``look_in_s`` when one that is in doubt shall be looked up. ``contradicts`` says in which way
+    a receipt is not of what was asked for."""
 
     intent: Intent
     outcome: Outcome
     started_at: datetime | None = None
     back_off_s: float = 0.0
     look_in_s: float = 0.0
+    contradicts: str = ""
 
 
 def event_of(outcome: Outcome) -> Event:
@@ -72,7 +74,13 @@ def _values(ended: Ended) -> dict[str, Any]:
         isinstance(outcome, Refused) and verdict.status is Status.FAILED_POISON
     ):
         reading = outcome.reading
-    waits = verdict.status in (Status.PENDING, Status.UNKNOWN)
+    due_in_s = 0.0
+    if verdict.status is Status.PENDING:
+        due_in_s = ended.back_off_s
+    elif verdict.status is Status.UNKNOWN:
+        # A re-send that was proved not sent is approved again, at the pace of its back-off.
+        not_sent = event is Event.NOT_SENT
+        due_in_s = max(ended.look_in_s, ended.back_off_s if not_sent else 0.0)
     wire = outcome.wire
     return {
         "id": intent.id,
@@ -82,9 +90,7 @@ def _values(ended: Ended) -> dict[str, Any]:
         "status": verdict.status.value,
         "doubt": 0 if verdict.status is Status.SUCCEEDED else doubt,
         "settles": verdict.status in TERMINAL,
-        "due_in_s": (ended.back_off_s if verdict.status is Status.PENDING else ended.look_in_s)
-        if waits
-        else 0.0,
+        "due_in_s": due_in_s,
         "not_sent": 1 if event is Event.NOT_SENT else 0,
         "veto": (outcome.veto or None) if isinstance(outcome, Lost) else None,
         "receipt_id": reading.receipt_id if reading else None,
@@ -93,6 +99,7 @@ def _values(ended: Ended) -> dict[str, Any]:
         "word": reading.word if reading else None,
         "vendor_time": reading.vendor_time if reading else 0,
         "failure_code": outcome.code if isinstance(outcome, Refused) else None,
+        "contradicts": ended.contradicts or None,
         "settled_by": "replay" if wire.replayed else "reply",
         "started_at": ended.started_at,
         "outcome": event.value if event is not Event.RECEIPT_FOUND else "receipt",
@@ -121,6 +128,7 @@ _TYPES = {
     "word": "text",
     "vendor_time": "bigint",
     "failure_code": "text",
+    "contradicts": "text",
     "settled_by": "text",
     "started_at": "timestamptz",
     "outcome": "text",
@@ -145,7 +153,11 @@ WITH ended AS (
         status = e.status,
         doubt = e.doubt,
         crashes = 0,
-        veto = COALESCE(i.veto, e.veto),
+        veto = COALESCE(i.veto, e.veto, CASE WHEN e.contradicts IS NOT NULL
+                                             THEN 'contradiction' END),
+        contradicted_at = CASE WHEN e.contradicts IS NOT NULL
+            THEN COALESCE(i.contradicted_at, outbox.clock()) ELSE i.contradicted_at END,
+        resends = GREATEST(i.resends - e.not_sent, 0),
         lease_token = NULL, lease_until = NULL, lease_owner = NULL,
         last_lease_end = CASE WHEN e.status = 'pending' THEN i.last_lease_end
                               ELSE GREATEST(i.last_lease_end, i.lease_until) END,
@@ -181,10 +193,11 @@ WITH ended AS (
     INSERT INTO outbox.settlements (intent_id, version, kind, status, told, business_status,
         business_word, receipt_id, failure_code, settled_by, at)
     SELECT m.id, m.version, 'settled', m.status,
-        CASE WHEN m.contradicted_at IS NOT NULL THEN 'unknown'
+        CASE WHEN k.told IS NULL THEN 'unknown'
              WHEN m.status = 'succeeded' THEN 'settled' ELSE 'failed' END,
-        m.business_status, m.business_word, m.receipt_id, m.failure_code, m.settled_by, m.settled_at
-    FROM moved m WHERE m.settled_at IS NOT NULL RETURNING id
+        k.business_status, k.business_word, k.receipt_id, k.failure_code, m.settled_by, m.settled_at
+    FROM moved m LEFT JOIN LATERAL (SELECT true AS told, m.business_status, m.business_word,
+        m.receipt_id, m.failure_code WHERE m.contradicted_at IS NULL) k ON true WHERE m.settled_at IS NOT NULL RETURNING id
 ), delivered AS (
     INSERT INTO outbox.deliveries (consumer, settlement_id)
     SELECT c.name, s.id FROM settled s CROSS JOIN outbox.consumers c
@@ -205,6 +218,9 @@ def record(tx: Transaction, batch: Sequence[Ended]) -> int:
     moved = {row["id"]: row["escalated"] for row in tx.all(_RECORD, params)}
     for intent_id in sorted(i for i, escalated in moved.items() if escalated):
         _close_escalation(tx, intent_id)
+    for ended in batch:
+        if ended.contradicts and ended.intent.id in moved:
+            _contradict(tx, ended)
     late = sorted((e for e in batch if e.intent.id not in moved), key=lambda e: e.intent.id)
     for ended in late:
         record_late(tx, ended)
@@ -215,6 +231,13 @@ def _close_escalation(tx: Transaction, intent_id: UUID) -> None:
     row = lock(tx, intent_id)
     if row is not None:
         escalations.close_doubt(tx, row, by="sender")
+
+
+def _contradict(tx: Transaction, ended: Ended) -> None:
+    row = lock(tx, ended.intent.id)
+    reading = ended.outcome.reading if isinstance(ended.outcome, Receipt) else None
+    if row is not None and reading is not None:
+        contradict(tx, row, ended.contradicts, [reading.receipt_id], "the answer shows it")
 
 
 def _was_lost(tx: Transaction, intent: Intent) -> bool:
@@ -244,6 +267,8 @@ def record_late(tx: Transaction, ended: Ended) -> None:
         move_business(tx, row, reading, actor="sender", source="late answer")
         return
     covers = isinstance(outcome, Refused) and outcome.covers_key
+    # The very object that a person has ruled on, or that settled the row, says nothing new.
+    is_known = reading is not None and reading.receipt_id == row.receipt_id
     answered = event in (Event.NOT_SENT, Event.REFUSED) and _was_lost(tx, ended.intent)
     change = Change(
         actor="sender",
@@ -253,6 +278,8 @@ def record_late(tx: Transaction, ended: Ended) -> None:
         covers_key=covers,
         answers_doubt=answered and row.state in MAYBE_SENT,
         adds_doubt=still_ours and event is Event.LOST,
+        contradicts="" if is_known else ended.contradicts,
+        resends=-1 if answered and event is Event.NOT_SENT else 0,
         failure_code=outcome.code if isinstance(outcome, Refused) else "",
         veto=outcome.veto if isinstance(outcome, Lost) else "",
         settled_by="late_reply",

@@ -12,7 +12,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from outbox.states import Status, told
-from outbox.store.connection import CONSUMERS_LOCK, Transaction
+from outbox.store.connection import CONSUMERS_LOCK, Store, Transaction
 
 if TYPE_CHECKING:
     from outbox.store.intents import Intent
@@ -24,30 +24,53 @@ def lock_consumers(tx: Transaction) -> None:
     tx.one("SELECT pg_advisory_xact_lock_shared(%(lock)s)", {"lock": CONSUMERS_LOCK})
 
 
-def register(tx: Transaction, consumer: str) -> None:
-    """Makes a consumer known and hands it every settlement there is; a second call does nothing."""
-    tx.one("SELECT pg_advisory_xact_lock(%(lock)s)", {"lock": CONSUMERS_LOCK})
-    tx.run(
-        "INSERT INTO outbox.consumers (name, registered_at) VALUES (%(name)s, outbox.clock()) "
-        "ON CONFLICT DO NOTHING",
-        {"name": consumer},
-    )
-    tx.run(
-        "INSERT INTO outbox.deliveries (consumer, settlement_id) "
-        "SELECT %(name)s, s.id FROM outbox.settlements s ON CONFLICT DO NOTHING",
-        {"name": consumer},
-    )
+def register(store: Store, consumer: str) -> None:
+    """Makes a consumer known and hands it every settlement there is; a second call does nothing.
+
+    Known first, alone with the lock and in an instant; then the past is handed over in pieces, each
+    remembered, so that a ledger of any size takes no long transaction and a death half-way loses
+    nothing.
+    """
+    with store.transaction() as tx:
+        tx.one("SELECT pg_advisory_xact_lock(%(lock)s)", {"lock": CONSUMERS_LOCK})
+        tx.run(
+            "INSERT INTO outbox.consumers (name, registered_at) VALUES (%(name)s, outbox.clock()) "
+            "ON CONFLICT DO NOTHING",
+            {"name": consumer},
+        )
+    while True:
+        with store.transaction() as tx:
+            row = tx.one(_FILL, {"name": consumer, "piece": _PIECE})
+            if row is None or row["filled_to"] is None:
+                return
+
+
+_PIECE = 10_000
+_FILL = """
+WITH piece AS (
+    SELECT s.id FROM outbox.settlements s, outbox.consumers c
+    WHERE c.name = %(name)s AND s.id > c.filled_to ORDER BY s.id LIMIT %(piece)s
+), filled AS (
+    INSERT INTO outbox.deliveries (consumer, settlement_id)
+    SELECT %(name)s, id FROM piece ON CONFLICT DO NOTHING
+)
+UPDATE outbox.consumers SET filled_to = (SELECT max(id) FROM piece)
+WHERE name = %(name)s AND filled_to IS NOT NULL
+RETURNING filled_to
+"""
 
 
 def write(tx: Transaction, row: Intent, kind: str) -> None:
-    """One settlement of the row as it stands, fanned out to every consumer."""
+    """One settlement of the row as it stands, fanned out to every consumer. What is told as unknown
+    carries no receipt and no business status: a consumer must not take it for a result."""
     tx.run(
         "WITH made AS ("
         "INSERT INTO outbox.settlements (intent_id, version, kind, status, told, business_status, "
         "business_word, receipt_id, failure_code, settled_by, at) "
-        "SELECT id, version, %(kind)s, status, %(told)s, business_status, business_word, "
-        "receipt_id, failure_code, settled_by, outbox.clock() "
-        "FROM outbox.intents WHERE id = %(id)s ON CONFLICT DO NOTHING RETURNING id) "
+        "SELECT i.id, i.version, %(kind)s, i.status, %(told)s, k.business_status, k.business_word, "
+        "k.receipt_id, k.failure_code, i.settled_by, outbox.clock() FROM outbox.intents i "
+        "LEFT JOIN outbox.intents k ON k.id = i.id AND %(told)s <> 'unknown' "
+        "WHERE i.id = %(id)s ON CONFLICT DO NOTHING RETURNING id) "
         "INSERT INTO outbox.deliveries (consumer, settlement_id) "
         "SELECT c.name, made.id FROM made CROSS JOIN outbox.consumers c",
         {"id": row.id, "kind": kind, "told": _told(row, kind)},
@@ -59,7 +82,8 @@ def _told(row: Intent, kind: str) -> str:
     return told(Status(row.status), row.doubt, contradicted=contradicted).value
 
 
-# What ``outbox.settlements`` runs inside the caller's own transaction.
+# What ``outbox.settlements`` runs inside the caller's own transaction. A result waits while an
+# earlier one of its intent is in another consumer's hands, so that none overtakes.
 TAKE = """
 WITH due AS (
     SELECT d.settlement_id FROM outbox.deliveries d
@@ -69,6 +93,12 @@ WITH due AS (
 ), taken AS (
     UPDATE outbox.deliveries d SET consumed_at = outbox.clock() FROM due
     WHERE d.consumer = CAST(%(consumer)s AS text) AND d.settlement_id = due.settlement_id
+    AND NOT EXISTS (
+        SELECT FROM outbox.settlements mine
+        JOIN outbox.settlements older ON older.intent_id = mine.intent_id AND older.id < mine.id
+        JOIN outbox.deliveries held ON held.consumer = d.consumer AND held.settlement_id = older.id
+        WHERE mine.id = d.settlement_id AND held.consumed_at IS NULL
+        AND held.settlement_id NOT IN (SELECT settlement_id FROM due))
     RETURNING d.settlement_id
 )
 SELECT s.id, s.intent_id, s.kind, s.status, s.told, s.business_status, s.business_word,
@@ -80,7 +110,11 @@ JOIN outbox.intents i ON i.id = s.intent_id
 ORDER BY s.id
 """
 
-KNOWN = "SELECT name FROM outbox.consumers WHERE name = CAST(%(consumer)s AS text)"
+# Known, and the past handed over to its end.
+KNOWN = (
+    "SELECT name FROM outbox.consumers WHERE name = CAST(%(consumer)s AS text) "
+    "AND filled_to IS NULL"
+)
 
 
 def counts(tx: Transaction) -> list[dict[str, Any]]:

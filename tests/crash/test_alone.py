@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.crash.works import Works, eventually, open_works
+from tests.crash.works import Works, open_works
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +63,6 @@ def test_it_lives_through_a_database_that_is_killed(works: Works) -> None:
     works.wait_for_posts(account, 10)
     works.servers.kill_postgres()
     works.servers.start_postgres()
-    eventually(lambda: not works.open_ids(ids))
+    works.wait_until_settled(ids)
     works.check(account, ids)
     assert works.stack.dead() == []

@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from tests.crash.works import Works, eventually, open_works
+from tests.crash.works import Works, open_works
 from tests.workers.floor import wait_until
 
 IN_THE_AIR = 60
@@ -123,7 +123,7 @@ def test_postgres_is_killed_and_comes_back(works: Works) -> None:
     works.wait_for_posts(account, 10)
     works.servers.kill_postgres()
     works.servers.start_postgres()
-    eventually(lambda: not works.open_ids(ids))
+    works.wait_until_settled(ids)
     works.check(account, ids)
     # The processes that lived through it still work.
     more = works.enqueue(account, 5)
@@ -165,7 +165,7 @@ def test_a_row_that_kills_whoever_sends_it_is_parked_after_three_and_asked_about
     good = works.enqueue(good_account, 5)
     works.wait_until_settled(good)
     works.check(good_account, good)
-    wait_until(lambda: not works.open_ids([bad]))
+    wait_until(lambda: not works.unseen([bad]))
     (question,) = works.sql(
         "SELECT reasons FROM outbox.escalations WHERE intent_id = %(id)s", {"id": bad}
     )

@@ -12,6 +12,8 @@ from tests.crash.works import Works, open_works
 from tests.workers.floor import wait_until
 
 LIMITS = {
+    "OUTBOX_CALL_DEADLINE_S": "1",
+    "OUTBOX_LEASE_S": "3",
     "OUTBOX_DRAIN_BUDGET_S": "0.5",
     "OUTBOX_BUDGET_SLACK_S": "0.1",
     "OUTBOX_SOFT_LIMIT_S": "2",

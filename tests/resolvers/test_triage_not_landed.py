@@ -216,3 +216,20 @@ def test_a_late_answer_between_the_question_and_the_verdict_refuses_the_verdict(
     with pytest.raises(Denied):
         triage.not_landed(desk.store, desk.directory, case, by="alice", reason="nothing")
     assert desk.row(intent_id).status == "succeeded"
+
+
+@pytest.mark.parametrize("word", ["requires_confirmation", "requires_payment_method"])
+def test_a_write_whose_object_is_still_open_is_not_ruled_away_and_can_still_land(
+    desk: Desk, word: str
+) -> None:
+    intent_id, object_id = desk.lost(landed=True)
+    desk.quiet()
+    desk.sandbox.move(object_id, word)
+    before = desk.row(intent_id)
+    with pytest.raises(Denied, match=rf"{object_id} \({word}\)") as refused:
+        rule(desk, intent_id)
+    assert refused.value.code == "open"
+    assert desk.row(intent_id) == before
+    desk.sandbox.move(object_id, "succeeded")
+    triage.landed(desk.store, desk.directory, str(intent_id), object_id, by="bob", reason="seen")
+    assert desk.settlements(intent_id) == [("settled", "succeeded", "settled")]

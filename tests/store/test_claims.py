@@ -197,8 +197,8 @@ def test_a_row_whose_epoch_is_over_is_never_sent_and_a_compensation_is(book: Boo
     kept = book.enqueue(undo, scope)
     by_run = book.enqueue(CHARGE, scope)
     book.sql(
-        "INSERT INTO outbox.epochs (tenant, run_id, epoch, started_at, ended_at) "
-        "VALUES ('acme', 'run-1', 'turn-1', now(), now())"
+        "INSERT INTO outbox.epochs (tenant, run_id, epoch, started_at) "
+        "VALUES ('acme', 'run-1', 'turn-2', now())"
     )
     assert set(ids(book.claimer().claim(64))) == {kept.intent_id, by_run.intent_id}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -24,7 +25,8 @@ from outbox import (
     StaleEpoch,
 )
 from outbox.outcomes import Refused
-from outbox.store import records
+from outbox.store import doubt, intents, records
+from outbox.store.moves import contradict
 from outbox.store.records import Ended
 from tests.store.book import (
     CHARGE,
@@ -430,11 +432,44 @@ def test_turns_that_begin_at_once_end_each_other_and_one_is_left(book: Book) -> 
 
 
 def test_an_ended_epoch_does_not_begin_again(book: Book) -> None:
-    for epoch in ("turn-1", "turn-2", "turn-1"):
+    """A turn that is delivered again after its successor began ends nothing."""
+    for epoch in ("turn-1", "turn-2"):
         with book.engine.begin() as connection:
             book.outbox.advance_epoch(connection, "acme", "run-1", epoch)
+    kept = book.enqueue(TURN, TURN_2)
+    with book.engine.begin() as connection, pytest.raises(StaleEpoch):
+        book.outbox.advance_epoch(connection, "acme", "run-1", "turn-1")
     with pytest.raises(StaleEpoch):
         book.enqueue(TURN, TURN_1)
+    assert book.row(kept.intent_id).status == "pending"
+
+
+def test_a_turn_that_was_never_announced_is_over_once_another_has_begun(book: Book) -> None:
+    """Its straggler, or a transaction of it that commits late, must not charge once more."""
+    late = psycopg.connect(book.url)
+    book.outbox.enqueue(late, TURN, TURN_1, charge())
+    with book.engine.begin() as connection:
+        book.outbox.advance_epoch(connection, "acme", "run-1", "turn-2")
+    late.commit()
+    late.close()
+    with pytest.raises(StaleEpoch):
+        book.enqueue(TURN, TURN_1, charge())
+    assert book.claimer().claim(64) == []
+    with book.store.transaction() as tx:
+        assert len(doubt.cancel_stale_epochs(tx, 10)) == 1
+
+
+def test_what_a_person_must_still_rule_on_has_no_successor(book: Book) -> None:
+    row = book.in_flight()
+    with book.store.transaction() as tx:
+        records.record(tx, [Ended(row, Refused("card_declined", covers_key=True))])
+    with book.store.transaction() as tx:
+        settled = intents.lock(tx, row.id)
+        assert settled is not None
+        contradict(tx, settled, "contradiction", ["pi_1"], "it was paid after all")
+    with pytest.raises(Denied) as denied:
+        book.enqueue(args=json.loads(row.args or ""), supersedes=row.id)
+    assert denied.value.code == "contradicted"
 
 
 def test_an_epoch_has_a_name(book: Book) -> None:

@@ -129,7 +129,9 @@ def _walk(node: Any, found: set[str]) -> None:
         for each in node:
             _walk(each, found)
     elif isinstance(node, dict):
-        if node.get("Node Type") == "Seq Scan":
+        kind = node.get("Node Type", "")
+        # An index that is walked for its order alone reads as much.
+        if kind == "Seq Scan" or ("Index" in kind and node.get("Index Name") == "intents_seq"):
             found.add(node["Relation Name"])
         for each in node.values():
             _walk(each, found)
@@ -140,7 +142,15 @@ def _claim_params(book: Book) -> Mapping[str, Any]:
     return {**claimer._params, "limit": 64, "cursor": ""}
 
 
-CLAIMS = {"batch": claims._BATCH, "lanes": claims._LANE_BATCH, "alone": claims._SOLO}
+CLAIMS = {
+    f"{name}, probing {probing}": sql
+    for name, pair in (
+        ("batch", claims._BATCH),
+        ("lanes", claims._LANE_BATCH),
+        ("alone", claims._SOLO),
+    )
+    for probing, sql in pair.items()
+}
 QUERIES: Mapping[str, Callable[[Transaction], Any]] = {
     "leases": lambda tx: doubt.expire_leases(tx, limit=10, look_in_s=1, max_crashes=3),
     "doubts": lambda tx: doubt.claim_doubts(tx, limit=10, hold_s=1, accounts=["stripe/default/"]),
@@ -182,9 +192,7 @@ def test_the_scan_is_seen_where_there_is_one(crowded: Book) -> None:
 
 def test_advancing_an_epoch_reads_its_run_alone(crowded: Book) -> None:
     params = {"tenant": "nobody", "run_id": "run-9", "epoch": "turn-2"}
-    for sql in (epochs._END_EARLIER, epochs._CANCEL):
-        found = scans(crowded, lambda tx, sql=sql: tx.all(sql, params))  # type: ignore[misc]
-        assert "intents" not in found
+    assert "intents" not in scans(crowded, lambda tx: tx.all(epochs._CANCEL, params))
 
 
 def test_an_enqueue_that_finds_its_twin_reads_no_other_row(crowded: Book) -> None:
@@ -207,7 +215,7 @@ def test_a_paused_gates_backlog_costs_the_claim_nothing(crowded: Book) -> None:
         )
         connection.execute("ANALYZE outbox.intents")
         params = _claim_params(crowded)
-        sql = "EXPLAIN (ANALYZE, FORMAT JSON) " + claims._BATCH
+        sql = "EXPLAIN (ANALYZE, FORMAT JSON) " + claims._BATCH[False]
         (row,) = connection.execute(sql.encode(), {**params, "known": _known(crowded)}).fetchall()
         connection.rollback()
     touched: list[float] = []

@@ -229,3 +229,19 @@ def test_two_sent_and_unsettled_intents_in_a_lane_are_a_physical_impossibility(
             "UPDATE outbox.intents SET status = 'unknown', first_sent_at = now() "
             "WHERE status = 'pending'"
         )
+
+
+def test_two_tools_in_one_lane_of_which_one_may_pass_do_not_block_each_other(book: Book) -> None:
+    """A row that may be passed is the head, one that holds is behind it, both in doubt."""
+    passing = book.in_flight(PASSING)
+    end(book, passing, LOST)
+    holding = book.in_flight(replace(PASSING, name="charge_and_hold", on_doubt="hold"))
+    end(book, holding, LOST)
+    approve(book, passing.id)
+    approve(book, holding.id)
+    claimer = book.claimer()
+    (first,) = claimer.claim(64)
+    assert first.id == holding.id
+    end(book, first, receipt(first))
+    (second,) = claimer.claim(64)
+    assert second.id == passing.id

@@ -105,8 +105,8 @@ def test_a_row_that_was_enqueued_while_its_epoch_ended_is_found(book: Book, stat
     book.enqueue(replace(TURN, name="undo", side_effect="compensation"), TURN_1)
     book.sql(f"UPDATE outbox.intents SET status = '{status}'")
     book.sql(
-        "INSERT INTO outbox.epochs (tenant, run_id, epoch, started_at, ended_at) "
-        "VALUES ('acme', 'run-1', 'turn-1', now(), now())"
+        "INSERT INTO outbox.epochs (tenant, run_id, epoch, started_at) "
+        "VALUES ('acme', 'run-1', 'turn-2', now())"
     )
     with book.store.transaction() as tx:
         assert [row.id for row in doubt.cancel_stale_epochs(tx, 10)] == [answer.intent_id]

@@ -246,8 +246,7 @@ def test_settling_closes_the_doubt_and_leaves_a_contradiction_open(book: Book) -
 
 def test_a_batch_reaches_every_consumer_in_the_same_transaction(book: Book) -> None:
     for name in ("billing", "mail"):
-        with book.store.transaction() as tx:
-            settlements.register(tx, name)
+        settlements.register(book.store, name)
     row = book.in_flight()
     with book.store.transaction() as tx:
         records.record(tx, [Ended(row, receipt(row))])
@@ -260,3 +259,44 @@ def test_a_batch_reaches_every_consumer_in_the_same_transaction(book: Book) -> N
 def test_no_attempts_are_no_work(book: Book) -> None:
     with book.store.transaction() as tx:
         assert records.record(tx, []) == 0
+
+
+def test_an_answer_of_another_amount_is_told_as_unknown_from_the_first(book: Book) -> None:
+    """No consumer may see it as paid, not for the length of a transaction."""
+    settlements.register(book.store, "billing")
+    row = book.in_flight()
+    with book.store.transaction() as tx:
+        records.record(tx, [Ended(row, receipt(row), contradicts="another_amount")])
+    after = book.row(row.id)
+    assert (after.status, after.veto) == ("succeeded", "contradiction")
+    assert after.contradicted_at is not None
+    told = book.sql("SELECT told, business_status, receipt_id FROM outbox.settlements")
+    assert told == [{"told": "unknown", "business_status": None, "receipt_id": None}]
+    (question,) = book.sql("SELECT reasons FROM outbox.escalations")
+    assert question["reasons"] == ["another_amount"]
+
+
+def test_a_late_answer_of_another_amount_is_told_as_unknown_from_the_first(book: Book) -> None:
+    row = book.in_flight()
+    record(book, (row, LOST))
+    with book.store.transaction() as tx:
+        records.record(tx, [Ended(row, receipt(row), contradicts="another_amount")])
+    assert book.row(row.id).contradicted_at is not None
+    told = book.sql("SELECT told, business_status FROM outbox.settlements")
+    assert told == [{"told": "unknown", "business_status": None}]
+    (question,) = book.sql("SELECT reasons FROM outbox.escalations")
+    assert question["reasons"] == ["another_amount"]
+
+
+def test_a_resend_that_was_proved_not_sent_is_given_back_and_backs_off(book: Book) -> None:
+    """An outage of the vendor's limiter must not use up the re-sends of the day."""
+    row = book.in_flight()
+    record(book, (row, LOST))
+    again = resend(book, row)
+    before = book.row(row.id)
+    with book.store.transaction() as tx:
+        records.record(tx, [Ended(again, NOT_SENT, back_off_s=40.0, look_in_s=5.0)])
+    after = book.row(row.id)
+    assert (after.status, after.doubt) == ("unknown", 1)
+    assert after.resends == max(before.resends - 1, 0)
+    assert (after.due_at - before.due_at).total_seconds() > 30

@@ -122,8 +122,7 @@ def test_a_consumer_that_registers_while_results_are_written_misses_none(book: B
     def register() -> None:
         start.wait()
         for name in names:
-            with book.store.transaction() as tx:
-                settlements.register(tx, name)
+            settlements.register(book.store, name)
 
     with ThreadPoolExecutor(3) as pool:
         jobs = [pool.submit(write, 0), pool.submit(write, 1), pool.submit(register)]
@@ -186,7 +185,7 @@ def test_moves_of_the_business_status_and_contradictions_are_results_too(book: B
     assert [(one.kind, one.told, one.business_status) for one in got] == [
         ("settled", "settled", "paid"),
         ("business", "settled", "reversed"),
-        ("contradiction", "unknown", "reversed"),
+        ("contradiction", "unknown", None),
     ]
 
 
@@ -214,3 +213,45 @@ def test_a_limit_is_a_number_of_results(book: Book, limit: Any) -> None:
     with book.engine.begin() as connection, pytest.raises(Invalid) as refused:
         book.outbox.settlements(connection, "billing", limit)
     assert refused.value.field == "limit"
+
+
+def test_a_ledger_of_any_size_is_handed_to_a_new_consumer_in_pieces(
+    book: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A death between two pieces loses nothing: the next call goes on where it ended."""
+    for row in (book.in_flight() for _ in range(5)):
+        with book.store.transaction() as tx:
+            records.record(tx, [Ended(row, receipt(row, f"pi_{row.seq}"))])
+    monkeypatch.setattr(settlements, "_PIECE", 2)
+    fill = settlements._FILL
+    monkeypatch.setattr(
+        settlements, "_FILL", fill.replace("RETURNING filled_to", "RETURNING NULL AS filled_to")
+    )
+    settlements.register(book.store, "billing")  # ends after the first piece
+    assert book.sql("SELECT count(*) AS n FROM outbox.deliveries") == [{"n": 2}]
+    monkeypatch.setattr(settlements, "_FILL", fill)
+    with Session(book.engine) as session, session.begin():
+        assert len(book.outbox.settlements(session, "billing")) == 5
+
+
+def test_a_later_result_of_an_intent_waits_for_the_one_that_another_consumer_holds(
+    book: Book,
+) -> None:
+    row = book.in_flight()
+    with book.store.transaction() as tx:
+        records.record(tx, [Ended(row, receipt(row))])
+    settlements.register(book.store, "billing")
+    with Session(book.engine) as first, first.begin():
+        assert len(book.outbox.settlements(first, "billing")) == 1
+        with book.store.transaction() as tx:
+            landed = intents.lock(tx, row.id)
+            assert landed is not None
+            moved = reading(
+                landed, landed.receipt_id or "", business=Business.REVERSED, word="refunded"
+            )
+            assert move_business(tx, landed, moved, actor="webhook", source="charge.refunded")
+        with Session(book.engine) as second, second.begin():
+            assert book.outbox.settlements(second, "billing") == []
+    with Session(book.engine) as session, session.begin():
+        (later,) = book.outbox.settlements(session, "billing")
+    assert later.kind == "business"
