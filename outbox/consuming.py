@@ -5,20 +5,32 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from inspect import (
+    isasyncgen,
+    isasyncgenfunction,
+    isawaitable,
+    iscoroutine,
+    iscoroutinefunction,
+    isgenerator,
+    isgeneratorfunction,
+)
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import create_engine
-from sqlalchemy.exc import OperationalError
+from sqlalchemy import create_engine, text
+from sqlalchemy.exc import InternalError, OperationalError, PendingRollbackError
 from sqlalchemy.orm import Session
 
 from outbox.answers import Settlement
 from outbox.api import Outbox
 from outbox.errors import OutboxError, Unreachable
+from outbox.forks import PerProcess
 from outbox.settings import Settings
 from outbox.store import settlements
 
 Handler = Callable[[Session, Settlement], Any]
+_CHECK = text("SET CONSTRAINTS ALL IMMEDIATE")
+_ENDED = "the handler ended the transaction; it must not commit or roll back"
 
 
 class Committed(OutboxError):
@@ -50,7 +62,8 @@ class Consumer:
     def __init__(
         self, settings: Settings, name: str, handler: Handler, *, limit: int = 100
     ) -> None:
-        self._engine = create_engine(settings.require_database())
+        url = settings.require_database()
+        self._engine = PerProcess(lambda: create_engine(url))
         self._outbox = Outbox(settings)
         self._name = name
         self._handler = handler
@@ -63,12 +76,14 @@ class Consumer:
         Raises ``Unreachable``, and ``Committed`` for a handler that ends the transaction.
         """
         try:
-            with Session(self._engine) as session, session.begin():
+            with Session(self._engine.get()) as session, session.begin():
                 return self._hand_over(session)
         except OperationalError as error:
             raise Unreachable(
                 f"the database does not answer: {type(error.orig).__name__}"
             ) from error
+        except PendingRollbackError as error:
+            raise Unreachable("the database connection was lost under the handler") from error
 
     def _hand_over(self, session: Session) -> Consumed:
         taken = self._outbox.settlements(session, self._name, self._limit)
@@ -89,25 +104,53 @@ class Consumer:
     def _handle(self, session: Session, settlement: Settlement) -> str | None:
         savepoint = session.begin_nested()
         try:
-            self._handler(session, settlement)
+            error = _never_run(self._handler(session, settlement))
             session.flush()
-        except Exception as error:
-            if not savepoint.is_active and not session.in_nested_transaction():
-                raise Committed("the handler ended the transaction; it must not commit") from error
+            # A database error that the handler swallowed, or one that would come at the very end,
+            # comes here: later it would take every other result of the transaction with it.
+            with session.begin_nested() as checked:
+                session.execute(_CHECK)
+                checked.rollback()  # the next handler may defer its constraints
+        except (Exception, SystemExit) as raised:
+            error = where(raised)
+        if not savepoint.is_active and not session.in_nested_transaction():
+            raise Committed(_ENDED)
+        if error is None:
+            savepoint.commit()
+            return None
+        try:
             savepoint.rollback()
-            return _where(error)
-        if not savepoint.is_active:
-            raise Committed("the handler ended the transaction; it must not commit")
-        savepoint.commit()
-        return None
+        except InternalError as gone:  # by a COMMIT in plain SQL
+            raise Committed(_ENDED) from gone
+        return error
 
     def close(self) -> None:
         """Drops connections."""
         self._outbox.close()
-        self._engine.dispose()
+        engine = self._engine.take()
+        if engine is not None:
+            engine.dispose()
 
 
-def _where(error: Exception) -> str:
+def is_plain(handler: Callable[..., Any]) -> bool:
+    """Whether a call runs the function's body: that of ``async def`` or a generator does not."""
+    return not any(
+        kind(function)
+        for kind in (iscoroutinefunction, isgeneratorfunction, isasyncgenfunction)
+        for function in (handler, getattr(handler, "__call__", None))
+    )
+
+
+def _never_run(returned: Any) -> str | None:
+    if not (isawaitable(returned) or isgenerator(returned) or isasyncgen(returned)):
+        return None
+    if iscoroutine(returned):
+        returned.close()
+    return f"it returned a {type(returned).__name__}, which nobody runs: write a plain function"
+
+
+def where(error: BaseException) -> str:
+    """The exception's type and where it was raised: its message may quote personal data."""
     frames = traceback.extract_tb(error.__traceback__)
     at = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
     return f"{type(error).__name__}{at}"

@@ -3,9 +3,11 @@ process also polls, so a dead broker delays and never stops."""
 
 from __future__ import annotations
 
-import threading
+import os
 import time
 from typing import TYPE_CHECKING, Any
+
+from outbox.forks import PerProcess
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -34,9 +36,7 @@ class Doorbell:
     def __init__(self, redis_url: str, *, timeout_s: float) -> None:
         self._url = redis_url
         self._timeout_s = timeout_s
-        self._lock = threading.Lock()
-        self._client: Redis | None = None
-        self._app: Celery | None = None
+        self._ends = PerProcess(self._connect)
         self._rest_until = 0.0
 
     def ring(self) -> bool:
@@ -44,8 +44,7 @@ class Doorbell:
         if not self._url or time.monotonic() < self._rest_until:
             return False
         try:
-            with self._lock:
-                client, app = self._connected()
+            client, app = self._ends.get()
             if not client.set(_WAKE, "1", nx=True, px=_WAKE_MS):
                 return False
             app.send_task(DRAIN_TASK, queue=SEND_QUEUE, retry=False, ignore_result=True)
@@ -59,31 +58,34 @@ class Doorbell:
         if not self._url:
             return
         try:
-            with self._lock:
-                client, _ = self._connected()
+            client, _ = self._ends.get()
             client.delete(_WAKE)
         except Exception:
             return
 
-    def _connected(self) -> tuple[Redis, Celery]:
-        if self._client is None or self._app is None:
-            # Imported late: an agent's process that never rings pays nothing for either.
-            from celery import Celery
-            from redis import Redis
-            from redis.backoff import NoBackoff
-            from redis.retry import Retry
+    def _connect(self) -> tuple[Redis, Celery]:
+        # Imported late: an agent's process that never rings pays nothing for either.
+        from celery import Celery
+        from redis import Redis
+        from redis.backoff import NoBackoff
+        from redis.retry import Retry
 
-            limits: dict[str, Any] = {
-                "socket_timeout": self._timeout_s,
-                "socket_connect_timeout": self._timeout_s,
-            }
-            self._client = Redis.from_url(self._url, retry=Retry(NoBackoff(), 0), **limits)
-            app = Celery("outbox-doorbell", broker=broker_url_of(self._url), set_as_current=False)
-            app.conf.update(
-                broker_transport_options={**limits, "retry_on_timeout": False, "max_retries": 0},
-                broker_connection_retry=False,
-                broker_connection_timeout=self._timeout_s,
-                task_ignore_result=True,
-            )
-            self._app = app
-        return self._client, self._app
+        limits: dict[str, Any] = {
+            "socket_timeout": self._timeout_s,
+            "socket_connect_timeout": self._timeout_s,
+        }
+        client = Redis.from_url(self._url, retry=Retry(NoBackoff(), 0), **limits)
+        app = Celery("outbox-doorbell", broker=broker_url_of(self._url), set_as_current=False)
+        app.conf.update(
+            broker_transport_options={
+                **limits,
+                "retry_on_timeout": False,
+                "max_retries": 0,
+                # Kombu keeps its pools by these options: a child must not find its parent's.
+                "process": os.getpid(),
+            },
+            broker_connection_retry=False,
+            broker_connection_timeout=self._timeout_s,
+            task_ignore_result=True,
+        )
+        return client, app

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Mapping
-from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
@@ -23,11 +21,11 @@ from outbox.fingerprint import (
     parse_json,
 )
 from outbox.policy import Policy
-from outbox.tool import Scope, WriteTool, is_reserved
+from outbox.request import frozen
+from outbox.tool import Scope, WriteTool, is_reserved, listed, shown
 
 _MAX_MONEY = 10**15
 _GATE_PART_CHARS = 200
-_OBJECT_ID = re.compile(r"[A-Za-z0-9_]{1,255}\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +103,8 @@ def draft(
         supersedes=supersedes,
     )
     id_ = intent_id(key)
-    request = _request(tool, scope, arguments, identity, id_, key, limits)
+    marks = {"outbox_id": str(id_), "outbox_key": key.hex()}
+    request = frozen(tool, scope, arguments, (amount, currency), marks, limits)
     identity_text = canonical(identity, "args", limits)
     guard_text = canonical(guard, "args", limits)
     columns: dict[str, Any] = {
@@ -160,23 +159,23 @@ def _arguments(
     raw = parse_json(args) if isinstance(args, str | bytes) else args
     if not isinstance(raw, Mapping):
         raise Invalid("args", f"must be an object, not {type(raw).__name__}")
-    notes: list[str] = []
+    stripped: list[str] = []
     kept: dict[str, Any] = {}
     for name, value in raw.items():
         if isinstance(name, str) and is_reserved(name):
-            if tool.strict:
-                raise Invalid(
-                    f"args.{name}", "is reserved: the key and the scope are not arguments"
-                )
-            notes.append(f"stripped the reserved argument {name}")
-            continue
-        kept[name] = value
+            stripped.append(name)
+        else:
+            kept[name] = value
+    if stripped and tool.strict:
+        where = f"args.{shown(stripped[0])}"
+        raise Invalid(where, "is reserved: the key and the scope are not arguments")
+    notes = [f"stripped what only the harness may set: {listed(stripped)}"] if stripped else []
     arguments = cleaned(kept, "args", limits)
     if tool.validator is not None:
         error = next(iter(tool.validator.iter_errors(arguments)), None)
         if error is not None:
             where = "".join(
-                f"[{p}]" if isinstance(p, int) else f".{p}" for p in error.absolute_path
+                f"[{p}]" if isinstance(p, int) else f".{shown(p)}" for p in error.absolute_path
             )
             # The library's message quotes the value, which may be personal data.
             raise Invalid(f"args{where}", f"breaks the schema's rule {error.validator!r}")
@@ -197,7 +196,7 @@ def _money(tool: WriteTool, arguments: Mapping[str, Any]) -> tuple[int | None, s
             "must be an integer in the currency's smallest unit (1999 for 19.99)",
         )
     if not 0 <= amount <= _MAX_MONEY:
-        raise Invalid(f"args.{amount_name}", "must be a positive amount")
+        raise Invalid(f"args.{amount_name}", f"must be an amount from 0 to {_MAX_MONEY}")
     currency = arguments[currency_name]
     if not (isinstance(currency, str) and len(currency) == 3 and currency.isascii()):
         raise Invalid(f"args.{currency_name}", "must be a currency code of three letters")
@@ -218,87 +217,3 @@ def _short(value: str | None, path: str) -> str | None:
     if not isinstance(value, str) or len(value) > 200 or not value.isprintable():
         raise Invalid(path, "must be printable text of at most 200 characters")
     return value
-
-
-def _request(
-    tool: WriteTool,
-    scope: Scope,
-    arguments: Mapping[str, Any],
-    identity: Mapping[str, Any],
-    id_: UUID,
-    key: bytes,
-    limits: Limits,
-) -> str:
-    """The frozen request: canonical JSON of account, API version, method, path and params."""
-    spec = tool.spec
-    if tool.request is not None:
-        # A copy of its own: what it changes must not reach the recorded arguments.
-        built = tool.request(deepcopy(dict(arguments)))
-        if not isinstance(built, Mapping):
-            raise Invalid("tool.request", "must return an object of vendor parameters")
-        params = cleaned(dict(built), "request", limits)
-    else:
-        params = {n: v for n, v in arguments.items() if n in spec.passes}
-        extra = {n: v for n, v in identity.items() if n not in spec.passes}
-        if extra and spec.marks:
-            params["metadata"] = {**_object(params.get("metadata", {}), "metadata"), **extra}
-    path = _path(spec.path, params)
-    if spec.check is not None:
-        spec.check(params)
-    marks = spec.marks_for(params) if spec.marks_for is not None else spec.marks
-    for mark in marks:
-        _mark(params, mark, tool, {"outbox_id": str(id_), "outbox_key": key.hex()})
-    frozen = {
-        "account": scope.account,
-        "api_version": tool.contract.api_version,
-        "method": spec.method,
-        "path": path,
-        "params": params,
-    }
-    return canonical(frozen, "request", limits)
-
-
-def _object(value: Any, name: str) -> dict[str, Any]:
-    if not isinstance(value, Mapping):
-        raise Invalid(f"request.{name}", "must be an object")
-    return dict(value)
-
-
-def _path(template: str, params: dict[str, Any]) -> str:
-    path = template
-    while "{" in path:
-        name = path[path.index("{") + 1 : path.index("}")]
-        value = params.pop(name, None)
-        if not isinstance(value, str) or not _OBJECT_ID.match(value):
-            raise Invalid(f"request.{name}", "must be the id of a vendor object")
-        path = path.replace("{" + name + "}", value)
-    return path
-
-
-def _mark(
-    params: dict[str, Any], path: tuple[str, ...], tool: WriteTool, ours: Mapping[str, str]
-) -> None:
-    """Puts our id and key into one metadata map and checks the vendor's limits on it."""
-    contract = tool.contract
-    at = params
-    for name in path:
-        at[name] = _object(at.get(name, {}), ".".join(path))
-        at = at[name]
-    where = f"request.{'.'.join(path)}"
-    for name, value in at.items():
-        if name in contract.reserved_metadata:
-            raise Invalid(f"{where}.{name}", "is reserved for the outbox's own marks")
-        if len(name) > contract.metadata_key_chars or "[" in name or "]" in name:
-            raise Invalid(
-                f"{where}.{name[:60]}",
-                f"must be at most {contract.metadata_key_chars} characters without brackets",
-            )
-        if isinstance(value, dict | list) or value is None:
-            raise Invalid(f"{where}.{name}", "must be text or a number")
-        if len(str(value)) > contract.metadata_value_chars:
-            raise Invalid(
-                f"{where}.{name}", f"is longer than {contract.metadata_value_chars} characters"
-            )
-    if len(at) + len(ours) > contract.metadata_max_keys:
-        raise Invalid(where, f"has more than {contract.metadata_max_keys - len(ours)} keys")
-    at.update(ours)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -22,12 +22,26 @@ RESERVED_ARGUMENTS = frozenset(
     {"idempotencykey", "toolcallid", "runid", "epoch", "occurrence", "outboxid", "outboxkey"}
 )
 
+_NAMED = 8
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,99}\Z")
 
 
 def is_reserved(name: str) -> bool:
     """Whether an argument's name, however it is spelled, is one that only the harness may set."""
     return name.casefold().replace("_", "").replace("-", "") in RESERVED_ARGUMENTS
+
+
+def shown(name: str) -> str:
+    """An argument's name as a message may hold it: it is somebody's input too, and must neither
+    flood a message nor steer a terminal."""
+    short = name[:40]
+    return short if short.isprintable() else short.encode("unicode_escape").decode()
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names of arguments for a message, the first few by name and the rest by number."""
+    said = ", ".join(shown(name) for name in names[:_NAMED])
+    return said if len(names) <= _NAMED else f"{said} and {len(names) - _NAMED} more"
 
 
 @dataclass(frozen=True)
@@ -70,7 +84,7 @@ class WriteTool:
         if not isinstance(self.name, str) or not _NAME.match(self.name):
             raise Invalid("tool.name", "must be a letter and then letters, digits, . _ or -")
         contract = contract_of(self.vendor)
-        if self.operation not in contract.operations:
+        if not isinstance(self.operation, str) or self.operation not in contract.operations:
             known = ", ".join(sorted(contract.operations))
             raise Invalid("tool.operation", f"{self.vendor} has no such operation; it has {known}")
         self._check_words()
@@ -79,11 +93,16 @@ class WriteTool:
             self._check_schema(self.schema)
 
     def _check_words(self) -> None:
+        if not isinstance(self.side_effect, str) or not self.side_effect:
+            raise Invalid("tool.side_effect", "must be a word, as charge, refund, payout or write")
         if self.once_per not in ("run", "epoch", "tenant"):
             raise Invalid("tool.once_per", "must be run, epoch or tenant")
         if self.on_doubt not in ("hold", "continue"):
             raise Invalid("tool.on_doubt", "must be hold or continue")
-        if self.ttl_s is not None and not self.ttl_s > 0:
+        ttl = self.ttl_s
+        if ttl is not None and (
+            isinstance(ttl, bool) or not isinstance(ttl, int | float) or not ttl > 0
+        ):
             raise Invalid("tool.ttl_s", "must be a positive number of seconds")
         if self.request is not None and not callable(self.request):
             raise Invalid("tool.request", "must be a function of the arguments")
@@ -91,7 +110,9 @@ class WriteTool:
     def _check_fields(self) -> None:
         for label in ("identity", "guard", "lane", "money"):
             names = getattr(self, label)
-            if isinstance(names, str) or not all(isinstance(n, str) and n for n in names):
+            if not isinstance(names, tuple | list) or not all(
+                isinstance(n, str) and n for n in names
+            ):
                 raise Invalid(f"tool.{label}", "must be a tuple of argument names")
             if any(is_reserved(n) for n in names):
                 raise Invalid(f"tool.{label}", "names a reserved argument")
@@ -110,7 +131,9 @@ class WriteTool:
                 f"a {self.side_effect} must declare identity and guard",
             )
 
-    def _check_schema(self, schema: Mapping[str, Any]) -> None:
+    def _check_schema(self, schema: Any) -> None:
+        if not isinstance(schema, Mapping):
+            raise Invalid("tool.schema", "must be a JSON Schema as an object")
         try:
             Draft202012Validator.check_schema(schema)
         except SchemaError as error:

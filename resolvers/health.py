@@ -21,6 +21,8 @@ _LEAST_AGE_S = 5.0
 _PERIODS = 3
 # How long a due row, a stored webhook or a page may wait while everything is alive.
 _WAIT_S = 120.0
+# A transaction this old slows every queue in its database down, ours too.
+_SNAPSHOT_S = 900.0
 
 
 def periods_s(policy: Policy) -> dict[str, float]:
@@ -116,5 +118,11 @@ def _notices(found: Mapping[str, Any]) -> Iterator[str]:
         muted = found["gauges"]["escalations_muted"]
         quiet = f" ({muted} muted)" if muted else ""
         yield f"escalations: {found['gauges']['escalations_open']} open{quiet}"
+    snapshot_s = found["gauges"]["oldest_snapshot_s"]
+    if snapshot_s is not None and snapshot_s > _SNAPSHOT_S:
+        yield (
+            f"vacuum: a transaction has been open for {snapshot_s:.0f} s and keeps "
+            f"{found['gauges']['dead_rows']} dead rows of outbox.intents"
+        )
     for switch in found["switches"]:
         yield f"switches: {switch['holder']} is closed ({switch['kind']}): {switch['reason']}"

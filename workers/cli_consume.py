@@ -85,25 +85,31 @@ def _complain(failed: tuple[Any, ...]) -> None:
 
 
 def _function(text: str) -> Callable[..., Any]:
+    from outbox.consuming import is_plain, where
+
     module_name, colon, name = text.partition(":")
     if not (module_name and colon and name):
-        raise click.BadParameter("must be MODULE:FUNCTION", param_hint="MODULE:FUNCTION")
+        raise _refused("must be MODULE:FUNCTION")
     # At the end: the application's folder must not hide one of our own packages.
     sys.path.append(os.getcwd())
     try:
         found = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not module_name.startswith(error.name):
-            raise
-        raise click.BadParameter(
-            f"there is no module {module_name}", param_hint="MODULE:FUNCTION"
-        ) from None
+            raise _refused(f"{module_name} cannot be imported: {where(error)}") from error
+        raise _refused(f"there is no module {module_name}") from None
+    except (Exception, SystemExit) as error:
+        raise _refused(f"{module_name} cannot be imported: {where(error)}") from error
     function = getattr(found, name, None)
     if not callable(function):
-        raise click.BadParameter(
-            f"{module_name} has no function {name}", param_hint="MODULE:FUNCTION"
-        )
+        raise _refused(f"{module_name} has no function {name}")
+    if not is_plain(function):
+        raise _refused(f"{name} is async or a generator: a call would run nothing of it")
     return function  # type: ignore[no-any-return]
+
+
+def _refused(problem: str) -> click.BadParameter:
+    return click.BadParameter(problem, param_hint="MODULE:FUNCTION")
 
 
 COMMANDS = (consume,)

@@ -19,7 +19,8 @@ def revision(tx: Transaction) -> str | None:
 def gauges(tx: Transaction) -> dict[str, Any]:
     """Counts and ages in seconds (None: nothing waits). ``oldest_due_s`` leaves out what rightly
     waits: rows behind a closed switch or behind another row of their lane; ``oldest_page_s``
-    pages that a person has muted or acknowledged."""
+    pages that a person has muted or acknowledged. ``oldest_snapshot_s`` is the oldest transaction
+    that keeps vacuum from cleaning up, by the server's own clock, and ``dead_rows`` what waits."""
     row = tx.one(
         """
         SELECT
@@ -43,7 +44,11 @@ def gauges(tx: Transaction) -> dict[str, Any]:
              AND COALESCE(GREATEST(e.muted_until, e.acked_until) <= outbox.clock(), true)
             ) AS oldest_page_s,
             (SELECT EXTRACT(EPOCH FROM outbox.clock() - min(due_at))::float8
-             FROM outbox.webhook_inbox WHERE due_at <= outbox.clock()) AS oldest_webhook_s
+             FROM outbox.webhook_inbox WHERE due_at <= outbox.clock()) AS oldest_webhook_s,
+            (SELECT EXTRACT(EPOCH FROM clock_timestamp() - min(xact_start))::float8
+             FROM pg_stat_activity WHERE datname = current_database()
+             AND backend_xmin IS NOT NULL) AS oldest_snapshot_s,
+            pg_stat_get_dead_tuples('outbox.intents'::regclass) AS dead_rows
         """
     )
     assert row is not None

@@ -239,3 +239,20 @@ def _rows(node: Any, touched: list[float]) -> None:
             touched.append(loops * (node["Actual Rows"] + removed))
         for each in node.values():
             _rows(each, touched)
+
+
+def test_a_snapshot_that_pins_vacuum_is_seen_and_the_claim_stays_on_its_index(
+    crowded: Book,
+) -> None:
+    """B59: a transaction left open elsewhere makes the table grow without any error."""
+    with psycopg.connect(crowded.url) as pinned:
+        pinned.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        pinned.execute("SELECT count(*) FROM outbox.intents")
+        for _ in range(20):
+            crowded.sql("UPDATE outbox.intents SET note = 'x' WHERE settled_at IS NULL")
+        claimer = crowded.claimer()
+        params = {**claimer._params, "limit": 64, "cursor": ""}
+        found = scans(crowded, lambda tx: tx.all(claims._BATCH[False], params))
+        assert "intents" not in found
+        with crowded.store.transaction() as tx:
+            assert vitals.gauges(tx)["oldest_snapshot_s"] > 0

@@ -1,0 +1,132 @@
+"""The request as it will go to the vendor: built once, checked, marked and frozen as text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any
+
+from outbox.errors import Invalid
+from outbox.fingerprint import Limits, canonical, cleaned
+from outbox.tool import Scope, WriteTool, shown
+
+_OBJECT_ID = re.compile(r"[A-Za-z0-9_]{1,255}\Z")
+
+
+def frozen(
+    tool: WriteTool,
+    scope: Scope,
+    arguments: Mapping[str, Any],
+    money: tuple[int | None, str | None],
+    ours: Mapping[str, str],
+    limits: Limits,
+) -> str:
+    """Canonical JSON of account, API version, method, path and parameters.
+
+    ``money`` is the guarded amount and currency, ``ours`` the marks by which the vendor's object is
+    found again. Raises ``Invalid`` naming the parameter.
+    """
+    spec = tool.spec
+    if tool.request is not None:
+        # A copy of its own: what it changes must not reach the recorded arguments.
+        built = tool.request(deepcopy(dict(arguments)))
+        if not isinstance(built, Mapping):
+            raise Invalid("tool.request", "must return an object of vendor parameters")
+        params = cleaned(dict(built), "request", limits)
+    else:
+        params = {n: v for n, v in arguments.items() if n in spec.passes}
+        identity = tool.identity or tuple(arguments)
+        extra = {n: arguments[n] for n in identity if n not in spec.passes}
+        if extra and spec.marks:
+            params["metadata"] = {**_object(params.get("metadata", {}), "metadata"), **extra}
+    _check_names(params, "request")
+    path = _path(spec.path, params)
+    if spec.check is not None:
+        spec.check(params)
+    _check_money(tool, params, money)
+    marks = spec.marks_for(params) if spec.marks_for is not None else spec.marks
+    for mark in marks:
+        _mark(params, mark, tool, ours)
+    whole = {
+        "account": scope.account,
+        "api_version": tool.contract.api_version,
+        "method": spec.method,
+        "path": path,
+        "params": params,
+    }
+    return canonical(whole, "request", limits)
+
+
+def _check_names(value: Any, path: str) -> None:
+    """The vendor's form encoding writes nesting in square brackets: a name that holds them would
+    be sent as another parameter, also as one of our marks."""
+    if isinstance(value, dict):
+        for name, item in value.items():
+            if "[" in name or "]" in name:
+                raise Invalid(f"{path}.{shown(name)}", "must have no square brackets in its name")
+            _check_names(item, f"{path}.{shown(name)}")
+    elif isinstance(value, list):
+        for position, item in enumerate(value):
+            _check_names(item, f"{path}[{position}]")
+
+
+def _check_money(
+    tool: WriteTool, params: Mapping[str, Any], money: tuple[int | None, str | None]
+) -> None:
+    """What is guarded, recorded and shown to people must be what is sent."""
+    amount, currency = money
+    if tool.spec.money is None or amount is None:
+        return
+    amount_field, currency_field = tool.spec.money
+    if params.get(amount_field) != amount:
+        raise Invalid(f"request.{amount_field}", f"is not the guarded {tool.money[0]}")
+    # Where the vendor knows the currency (of what a refund gives back), it may be left out.
+    sent = params.get(currency_field)
+    if sent is not None and sent != currency:
+        raise Invalid(f"request.{currency_field}", f"is not the guarded {tool.money[1]}")
+
+
+def _object(value: Any, name: str) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise Invalid(f"request.{name}", "must be an object")
+    return dict(value)
+
+
+def _path(template: str, params: dict[str, Any]) -> str:
+    path = template
+    while "{" in path:
+        name = path[path.index("{") + 1 : path.index("}")]
+        value = params.pop(name, None)
+        if not isinstance(value, str) or not _OBJECT_ID.match(value):
+            raise Invalid(f"request.{name}", "must be the id of a vendor object")
+        path = path.replace("{" + name + "}", value)
+    return path
+
+
+def _mark(
+    params: dict[str, Any], path: tuple[str, ...], tool: WriteTool, ours: Mapping[str, str]
+) -> None:
+    """Puts our id and key into one metadata map and checks the vendor's limits on it."""
+    contract = tool.contract
+    at = params
+    for name in path:
+        at[name] = _object(at.get(name, {}), ".".join(path))
+        at = at[name]
+    where = f"request.{'.'.join(path)}"
+    for name, value in at.items():
+        if name in contract.reserved_metadata:
+            raise Invalid(f"{where}.{name}", "is reserved for the outbox's own marks")
+        if len(name) > contract.metadata_key_chars:
+            raise Invalid(
+                f"{where}.{shown(name)}", f"must be at most {contract.metadata_key_chars} characters"
+            )
+        if isinstance(value, dict | list) or value is None:
+            raise Invalid(f"{where}.{shown(name)}", "must be text or a number")
+        if len(str(value)) > contract.metadata_value_chars:
+            raise Invalid(
+                f"{where}.{shown(name)}", f"is longer than {contract.metadata_value_chars} characters"
+            )
+    if len(at) + len(ours) > contract.metadata_max_keys:
+        raise Invalid(where, f"has more than {contract.metadata_max_keys - len(ours)} keys")
+    at.update(ours)
