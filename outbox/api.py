@@ -5,35 +5,37 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Self
 from uuid import UUID
 
-from sqlalchemy import event
-from sqlalchemy.orm import Session
+import psycopg
 
 from outbox.answers import Answer, Settlement, answer_of, differing, not_seen, settlement_of
 from outbox.doorbell import Doorbell
 from outbox.errors import IntentMismatch, Invalid, StaleEpoch, Unreachable
 from outbox.fingerprint import Limits
+from outbox.forks import PerProcess
 from outbox.intent import Draft, draft
 from outbox.settings import Settings
 from outbox.states import TERMINAL, Status
 from outbox.store import enqueueing, epochs, reading, settlements
 from outbox.store.connection import Store
-from outbox.tool import Scope, WriteTool
+from outbox.tool import Scope, WriteTool, listed
 
 _POLL_FIRST_S = 0.02
 _POLL_MAX_S = 0.25
-# The least that a wait gives the database to answer, however short the wait itself.
+# The least that a wait gives the database to answer, however short the wait itself: at first, and
+# when it asks again.
 _PATIENCE_S = 1.0
+_LEAST_S = 0.1
 _BATCH = 100
-_BELL = "outbox_bell"
 
 
 class Outbox:
-    """The agent's side of the outbox. Cheap to build; opens connections on first need.
+    """The agent's side of the outbox. Cheap to build; opens connections on first need, and again
+    after a fork.
 
     ``enqueue`` and ``settlements`` run on the caller's own connection in the caller's own
     transaction; ``wait`` reads over connections of its own.
@@ -43,9 +45,7 @@ class Outbox:
         self.settings = settings
         self.limits = Limits()
         self._bell = Doorbell(settings.redis_url, timeout_s=settings.redis_timeout_s)
-        self._store: Store | None = None
-        self._lock = threading.Lock()
-        self._closing = threading.Event()
+        self._store = PerProcess(lambda: Store(settings, size=4))
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None) -> Self:
@@ -68,17 +68,17 @@ class Outbox:
     ) -> Answer:
         """Records one write intent in the caller's transaction, or finds the one that is there.
 
-        ``session`` is a SQLAlchemy Session or Connection, or a psycopg 3 Connection. No network
-        but the caller's own database; a Session rings the doorbell after its commit, a bare
-        connection's caller may call ``ring()``.
+        ``session`` is a SQLAlchemy Session (a scoped one too) or Connection, or a psycopg 3
+        Connection outside pipeline mode, in UTF8. No network but the caller's own database; a
+        Session rings the doorbell after its commit, a bare connection's caller may call ``ring()``.
 
         Raises ``Invalid`` (before any SQL), ``IntentMismatch``, ``StaleEpoch``, ``Denied`` or
-        ``NotFound`` (``supersedes``), and ``RetryTransaction`` under REPEATABLE READ.
+        ``NotFound`` (``supersedes``), and ``RetryTransaction`` after a deadlock or under
+        REPEATABLE READ; the driver's own errors come without the values of the row.
         """
         made = self._draft(tool, scope, args, occurrence, supersedes, tool_call_id, traceparent)
         answer = enqueueing.run(self._steps(made), session)
-        if isinstance(session, Session):
-            self._ring_after(session)
+        self._bell.ring_after(session)
         assert isinstance(answer, Answer)
         return answer
 
@@ -94,12 +94,11 @@ class Outbox:
         tool_call_id: str | None = None,
         traceparent: str | None = None,
     ) -> Answer:
-        """``enqueue`` on an AsyncSession, an AsyncConnection or a psycopg AsyncConnection."""
+        """``enqueue`` on an AsyncSession (a scoped one too), an AsyncConnection or a psycopg
+        AsyncConnection."""
         made = self._draft(tool, scope, args, occurrence, supersedes, tool_call_id, traceparent)
         answer = await enqueueing.arun(self._steps(made), session)
-        inner = getattr(session, "sync_session", None)
-        if inner is not None:
-            self._ring_after(inner)
+        self._bell.ring_after(session)
         assert isinstance(answer, Answer)
         return answer
 
@@ -113,13 +112,12 @@ class Outbox:
         order, so that two such transactions cannot deadlock. Answers in the order given."""
         drafts = [
             self._draft(tool, scope, args, 0, None, None, None, f"requests[{n}].")
-            for n, (scope, args) in enumerate(requests)
+            for n, (scope, args) in enumerate(_pairs(requests))
         ]
         answers: dict[int, Answer] = {}
         for position in sorted(range(len(drafts)), key=lambda n: _lock_order(drafts[n])):
             answers[position] = enqueueing.run(self._steps(drafts[position]), session)
-        if isinstance(session, Session):
-            self._ring_after(session)
+        self._bell.ring_after(session)
         return [answers[n] for n in range(len(drafts))]
 
     def ring(self) -> None:
@@ -170,7 +168,7 @@ class Outbox:
         if row["args"] is not None and row["args"] != made.columns["args"]:
             fields_ = differing(row["args"], made.columns["args"])
             if fields_:
-                said = f"another {', '.join(fields_)} was given later and not used"
+                said = f"another {listed(fields_)} was given later and not used"
                 notes = (*notes, said)
                 yield from enqueueing.note(row["id"], said)
         answer = answer_of(row, deduplicated=True, notes=notes)
@@ -178,48 +176,29 @@ class Outbox:
             yield from enqueueing.tell(row["id"])
         return answer
 
-    def _ring_after(self, session: Session) -> None:
-        """Rings once the session's real transaction has committed. The listeners stay with the
-        session; what is due is a flag beside them."""
-        due = session.info.setdefault(_BELL, {"due": False, "listens": False})
-        due["due"] = True
-        if due["listens"]:
-            return
-        due["listens"] = True
-
-        def committed(done: Session) -> None:
-            # A savepoint's release is no commit; the broker waits for the real one.
-            if due["due"] and not done.in_nested_transaction():
-                due["due"] = False
-                self._bell.ring()
-
-        def rolled_back(done: Session) -> None:
-            if not done.in_nested_transaction():
-                due["due"] = False
-
-        event.listen(session, "after_commit", committed)
-        event.listen(session, "after_rollback", rolled_back)
-
     # -- answers -----------------------------------------------------------------------------
 
     def wait(self, intent: Answer | UUID | str, timeout_s: float | None = None) -> Answer:
         """The intent's answer as soon as it is settled, or after ``timeout_s`` (5 s) whatever it
         is then. An answer and never an exception, also when the database is away; raises
-        ``Invalid`` only for what is no intent id, or inside the transaction that enqueued it."""
+        ``Invalid`` only for what is no intent id or no number of seconds, or inside the transaction
+        that enqueued it."""
         intent_id = intent.intent_id if isinstance(intent, Answer) else _uuid(intent, "intent")
         xid = intent.xid if isinstance(intent, Answer) else ""
-        limit_s = self.settings.wait_s if timeout_s is None else timeout_s
+        limit_s = self.settings.wait_s if timeout_s is None else _seconds(timeout_s)
         give_up = time.monotonic() + limit_s
-        pause_s = _POLL_FIRST_S
+        pausing = threading.Event()
+        pause_s, least_s = _POLL_FIRST_S, _PATIENCE_S
         answer: Answer | None = None
         while True:
-            patience_s = max(give_up - time.monotonic(), _PATIENCE_S)
-            seen = self._look(intent_id, xid, patience_s)
+            # Half of it: where a connection fell silent, there is time for another.
+            patience_s = max((give_up - time.monotonic()) / 2, least_s)
+            seen, least_s = self._look(intent_id, xid, patience_s), _LEAST_S
             answer = seen or answer
             left_s = give_up - time.monotonic()
             if (seen and seen.told in ("settled", "failed", "cancelled")) or left_s <= 0:
                 break
-            self._closing.wait(min(pause_s, left_s))
+            pausing.wait(min(pause_s, left_s))
             pause_s = min(pause_s * 2, _POLL_MAX_S)
         answer = answer or not_seen(intent_id)
         if isinstance(intent, Answer):
@@ -234,27 +213,29 @@ class Outbox:
 
     def _look(self, intent_id: UUID, xid: str, patience_s: float) -> Answer | None:
         try:
-            with self._connected().transaction(patience_s) as tx:
+            with self._store.get().transaction(patience_s) as tx:
                 row = reading.look(tx, intent_id)
-                if row is None:
+                if row is None or row["id"] != intent_id:
                     if xid and reading.in_progress(tx, xid):
                         raise Invalid("intent", "its transaction is still open: commit, then wait")
                     return None
                 return answer_of(row, deduplicated=True)
-        except Unreachable:
+        except (Unreachable, psycopg.Error):
             return None
 
     # -- results -----------------------------------------------------------------------------
 
     def settlements(self, session: Any, consumer: str, limit: int = _BATCH) -> list[Settlement]:
         """Results this consumer has not had yet, consumed in the caller's own transaction: each
-        exactly once per consumer, whatever commits or rolls back. Up to ``limit``."""
+        exactly once per consumer, whatever commits or rolls back. Up to ``limit``. A connection in
+        autocommit with no transaction open is refused: what it took would be gone at once."""
         _check_consumer(consumer)
         if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= 10_000:
             raise Invalid("limit", "must be an integer from 1 to 10000")
+        enqueueing.require_transaction(session)
         params = {"consumer": consumer, "limit": limit}
         if not enqueueing.run(_one(settlements.KNOWN, params), session):
-            settlements.register(self._connected(), consumer)
+            settlements.register(self._store.get(), consumer)
         rows = enqueueing.run(_one(settlements.TAKE, params), session)
         return [settlement_of(row) for row in rows]
 
@@ -273,16 +254,9 @@ class Outbox:
 
     def close(self) -> None:
         """Drops the outbox's own connections."""
-        with self._lock:
-            if self._store is not None:
-                self._store.close()
-                self._store = None
-
-    def _connected(self) -> Store:
-        with self._lock:
-            if self._store is None:
-                self._store = Store(self.settings, size=4)
-            return self._store
+        store = self._store.take()
+        if store is not None:
+            store.close()
 
 
 def _lock_order(made: Draft) -> tuple[str, ...]:
@@ -296,6 +270,26 @@ def _lock_order(made: Draft) -> tuple[str, ...]:
 def _one(sql: str, params: Mapping[str, Any]) -> enqueueing.Steps:
     rows = yield sql, params
     return rows
+
+
+def _pairs(requests: Any) -> Iterator[tuple[Any, Any]]:
+    if isinstance(requests, str | bytes | Mapping) or not isinstance(requests, Iterable):
+        raise Invalid("requests", "must be pairs of a Scope and arguments")
+    for n, pair in enumerate(requests):
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise Invalid(f"requests[{n}]", "must be a pair of a Scope and arguments")
+        yield pair[0], pair[1]
+
+
+def _seconds(value: Any) -> float:
+    # The comparison also refuses NaN.
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not value <= threading.TIMEOUT_MAX
+    ):
+        raise Invalid("timeout_s", "must be a number of seconds")
+    return max(value, 0.0)
 
 
 def _uuid(value: UUID | str, path: str) -> UUID:

@@ -18,7 +18,7 @@ from typing import Any
 from uuid import UUID
 
 from sqlalchemy import create_engine, text
-from sqlalchemy.exc import InternalError, OperationalError, PendingRollbackError
+from sqlalchemy.exc import DBAPIError, OperationalError, PendingRollbackError
 from sqlalchemy.orm import Session
 
 from outbox.answers import Settlement
@@ -30,6 +30,7 @@ from outbox.store import settlements
 
 Handler = Callable[[Session, Settlement], Any]
 _CHECK = text("SET CONSTRAINTS ALL IMMEDIATE")
+_NO_SUCH_SAVEPOINT = "3B001"
 _ENDED = "the handler ended the transaction; it must not commit or roll back"
 
 
@@ -112,16 +113,15 @@ class Consumer:
                 session.execute(_CHECK)
                 checked.rollback()  # the next handler may defer its constraints
         except (Exception, SystemExit) as raised:
-            error = where(raised)
+            error = _where(raised)
         if not savepoint.is_active and not session.in_nested_transaction():
             raise Committed(_ENDED)
-        if error is None:
-            savepoint.commit()
-            return None
         try:
-            savepoint.rollback()
-        except InternalError as gone:  # by a COMMIT in plain SQL
-            raise Committed(_ENDED) from gone
+            (savepoint.commit if error is None else savepoint.rollback)()
+        except DBAPIError as gone:
+            if getattr(gone.orig, "sqlstate", None) == _NO_SUCH_SAVEPOINT:  # COMMIT in plain SQL
+                raise Committed(_ENDED) from gone
+            raise
         return error
 
     def close(self) -> None:
@@ -132,12 +132,12 @@ class Consumer:
             engine.dispose()
 
 
-def is_plain(handler: Callable[..., Any]) -> bool:
+def is_plain(handler: Any) -> bool:
     """Whether a call runs the function's body: that of ``async def`` or a generator does not."""
     return not any(
         kind(function)
         for kind in (iscoroutinefunction, isgeneratorfunction, isasyncgenfunction)
-        for function in (handler, getattr(handler, "__call__", None))
+        for function in (handler, handler.__call__)
     )
 
 
@@ -149,8 +149,7 @@ def _never_run(returned: Any) -> str | None:
     return f"it returned a {type(returned).__name__}, which nobody runs: write a plain function"
 
 
-def where(error: BaseException) -> str:
-    """The exception's type and where it was raised: its message may quote personal data."""
+def _where(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     at = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
     return f"{type(error).__name__}{at}"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 from uuid import UUID
 
-from outbox.outcomes import LookUp, Outcome, Reading, WebhookFact
+from outbox.outcomes import LookUp, Outcome, Reading, Unreadable, WebhookFact
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,8 @@ class Account:
     """Credentials and identity of one account at a vendor, looked up by name in worker and web.
 
     ``mode`` is ``live`` or ``test``; ``vendor_account`` the vendor's own id of the account (empty
-    where it is not configured); ``webhook_secrets`` newest first, two at the most while rotating;
+    as long as nobody has said it), which an adapter compares before its first call;
+    ``webhook_secrets`` newest first, two at the most while rotating;
     ``base_url`` overrides the vendor's address (the sandbox).
     """
 
@@ -83,11 +84,11 @@ class Account:
 
 
 class Cutoff(Protocol):
-    """The wall-clock limit of one call, owned by the sender.
+    """The wall-clock limit of one call, owned by the sender, or of one look-up with all its pages.
 
     A transport calls ``attach`` with its connected socket just before the first byte of the
     request; ``attach`` raises ``TooLate`` when the claim's own time has passed, so nothing leaves.
-    At the deadline the sender's watchdog shuts the attached socket from another thread.
+    At the deadline a watchdog shuts the attached socket from another thread.
     """
 
     def attach(self, sock: Any) -> None: ...
@@ -98,10 +99,10 @@ class TooLate(Exception):
 
 
 class Unlimited:
-    """The cut-off of a read made by a person or a resolver: per-operation time-outs only."""
+    """The cut-off of a call that is only looked at, or has the time-outs of its socket only."""
 
     def attach(self, sock: Any) -> None:
-        """Reads have no claim to outlive."""
+        """There is no limit to outlive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +162,8 @@ class Vendor(Protocol):
         operation's object, or lacks what would decide: then the object must be retrieved."""
         ...
 
-    def whoami(self, account: Account) -> str | None:
-        """The vendor's own id of the account behind the credential; None when it will not say."""
+    def whoami(self, account: Account) -> str | Unreadable:
+        """The vendor's own id of the account behind the credential, or why it is not told."""
         ...
 
     def close(self) -> None:

@@ -7,7 +7,12 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
+from sqlalchemy import event
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
+
 from outbox.forks import PerProcess
+from outbox.store.enqueueing import unscoped
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -17,6 +22,7 @@ DRAIN_TASK = "outbox.drain"
 SEND_QUEUE = "outbox.send"
 _WAKE = "outbox:wake"
 _WAKE_MS = 1000
+_INFO = "outbox_bell"
 # After a failed ring, callers are not made to wait on a dead broker again at once.
 _REST_S = 5.0
 
@@ -52,6 +58,33 @@ class Doorbell:
             self._rest_until = time.monotonic() + _REST_S
             return False
         return True
+
+    def ring_after(self, caller: Any) -> None:
+        """Rings once a session's real transaction has committed; a bare connection has no such
+        hook. The listeners stay with the session; what is due is a flag beside them."""
+        session = unscoped(caller)
+        if isinstance(session, AsyncSession):
+            session = session.sync_session
+        if not isinstance(session, Session):
+            return
+        due = session.info.setdefault(_INFO, {"due": False, "listens": False})
+        due["due"] = True
+        if due["listens"]:
+            return
+        due["listens"] = True
+
+        def committed(done: Session) -> None:
+            # A savepoint's release is no commit; the broker waits for the real one.
+            if due["due"] and not done.in_nested_transaction():
+                due["due"] = False
+                self.ring()
+
+        def rolled_back(done: Session) -> None:
+            if not done.in_nested_transaction():
+                due["due"] = False
+
+        event.listen(session, "after_commit", committed)
+        event.listen(session, "after_rollback", rolled_back)
 
     def answer(self) -> None:
         """Takes the bell down before a claim, so that a row committed later rings it again."""

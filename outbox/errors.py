@@ -49,9 +49,10 @@ class StaleEpoch(OutboxError):
 
 
 class RetryTransaction(OutboxError):
-    """A concurrent transaction recorded the same intent; repeat yours and it is returned.
+    """A concurrent transaction was in the way; roll back, repeat yours, and the intent is there.
 
-    Only under REPEATABLE READ and SERIALIZABLE, where this transaction's snapshot hides the row.
+    Under REPEATABLE READ and SERIALIZABLE because this transaction's snapshot hides the row, under
+    any isolation because of a deadlock.
     """
 
 

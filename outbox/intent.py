@@ -169,7 +169,7 @@ def _arguments(
     if stripped and tool.strict:
         where = f"args.{shown(stripped[0])}"
         raise Invalid(where, "is reserved: the key and the scope are not arguments")
-    notes = [f"stripped what only the harness may set: {listed(stripped)}"] if stripped else []
+    notes = [f"stripped the reserved argument {listed(stripped)}"] if stripped else []
     arguments = cleaned(kept, "args", limits)
     if tool.validator is not None:
         error = next(iter(tool.validator.iter_errors(arguments)), None)

@@ -73,12 +73,14 @@ class Receipt:
 @dataclass(frozen=True, slots=True)
 class Refused:
     """The vendor said no. ``covers_key`` only if it stored this answer under the key (it
-    executed, or the answer is marked as a replay); ``reading`` is the declined object, if any."""
+    executed, or the answer is marked as a replay); ``reading`` is the declined object, if any;
+    ``veto`` forbids every further send."""
 
     code: str
     covers_key: bool
     reading: Reading | None = None
     wire: Wire = Wire()
+    veto: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,8 @@ class NotSent:
     """No byte can have left, or the vendor documents "not processed".
 
     ``retry_after_s`` as the vendor asked; ``pause`` is set for 401 and 403: the account's
-    credentials are refused, and the account waits for a person; ``throttled`` for 429.
+    credentials are refused, and the account waits for a person; ``throttled`` for 429; ``veto``
+    forbids every further send.
     """
 
     reason: str
@@ -94,6 +97,7 @@ class NotSent:
     pause: bool = False
     throttled: bool = False
     wire: Wire = Wire()
+    veto: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +110,11 @@ class Lost:
 
 
 Outcome = Receipt | Refused | NotSent | Lost
+
+
+def veto_of(outcome: Outcome) -> str:
+    """Why the write may never be sent again; empty where it may, and where it landed."""
+    return "" if isinstance(outcome, Receipt) else outcome.veto
 
 
 @dataclass(frozen=True, slots=True)

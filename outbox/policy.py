@@ -15,11 +15,13 @@ from outbox.contract import VendorContract
 class Policy:
     """The time policy. Defaults are for production; ``Policy.demo()`` is the same shape in small.
 
-    ``call_deadline_s`` wall-clock limit of one call; ``lease_s`` how long a claim may send;
-    ``start_limit_s`` until when after its claim began a thread may send its first byte.
+    ``call_deadline_s`` wall-clock limit of one call, ``look_deadline_s`` of one look-up with all
+    its pages; ``lease_s`` how long a claim may send; ``start_limit_s`` until when after its claim
+    began a thread may send its first byte.
     """
 
     call_deadline_s: float = 20.0
+    look_deadline_s: float = 20.0
     connect_s: float = 5.0
     lease_s: float = 60.0
     start_limit_s: float = 30.0
@@ -70,6 +72,7 @@ class Policy:
         """The demo's settings: the same rules within a minute."""
         return cls(
             call_deadline_s=1.0,
+            look_deadline_s=1.0,
             connect_s=0.5,
             lease_s=3.0,
             start_limit_s=1.5,
@@ -141,6 +144,10 @@ class Policy:
         """From the end of the last lease until absence can be ruled (quiescence)."""
         return self.adapted(contract).in_flight_bound_s + contract.read_lag_s
 
+    def look_hold_s(self) -> float:
+        """How long a resolver keeps a row to itself while it looks: nobody looks twice."""
+        return 3 * self.look_deadline_s
+
     def look_delay_s(self, looks: int, *, escalated: bool) -> float:
         """Until the next look-up, after ``looks`` of them."""
         if escalated and looks >= len(self.looks_s):
@@ -168,6 +175,8 @@ class Policy:
         for item in fields(self):
             if item.name.startswith("tick_") and getattr(self, item.name) <= 0:
                 yield item.name, "must be above 0: a tick without a pause stops everything else"
+        if self.look_deadline_s <= 0:
+            yield "look_deadline_s", "must be above 0: a look that may take no time finds nothing"
         if self.children < 2:
             yield "children", "must be at least 2: drains never take the last child"
 

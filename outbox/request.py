@@ -75,9 +75,9 @@ def _check_money(
     tool: WriteTool, params: Mapping[str, Any], money: tuple[int | None, str | None]
 ) -> None:
     """What is guarded, recorded and shown to people must be what is sent."""
-    amount, currency = money
-    if tool.spec.money is None or amount is None:
+    if tool.spec.money is None or not tool.money:
         return
+    amount, currency = money
     amount_field, currency_field = tool.spec.money
     if params.get(amount_field) != amount:
         raise Invalid(f"request.{amount_field}", f"is not the guarded {tool.money[0]}")
@@ -115,18 +115,15 @@ def _mark(
         at = at[name]
     where = f"request.{'.'.join(path)}"
     for name, value in at.items():
+        entry = f"{where}.{shown(name)}"
         if name in contract.reserved_metadata:
-            raise Invalid(f"{where}.{name}", "is reserved for the outbox's own marks")
+            raise Invalid(entry, "is reserved for the outbox's own marks")
         if len(name) > contract.metadata_key_chars:
-            raise Invalid(
-                f"{where}.{shown(name)}", f"must be at most {contract.metadata_key_chars} characters"
-            )
+            raise Invalid(entry, f"must be at most {contract.metadata_key_chars} characters")
         if isinstance(value, dict | list) or value is None:
-            raise Invalid(f"{where}.{shown(name)}", "must be text or a number")
+            raise Invalid(entry, "must be text or a number")
         if len(str(value)) > contract.metadata_value_chars:
-            raise Invalid(
-                f"{where}.{shown(name)}", f"is longer than {contract.metadata_value_chars} characters"
-            )
+            raise Invalid(entry, f"is longer than {contract.metadata_value_chars} characters")
     if len(at) + len(ours) > contract.metadata_max_keys:
         raise Invalid(where, f"has more than {contract.metadata_max_keys - len(ours)} keys")
     at.update(ours)

@@ -13,7 +13,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool
 
-from outbox.errors import Unreachable
+from outbox.errors import Denied, Unreachable
 
 
 def _scripts() -> Path:
@@ -45,7 +45,13 @@ def _run(database_url: str, action: str, revision: str) -> None:
 
 
 def upgrade(database_url: str, revision: str = "head") -> None:
-    """Brings schema ``outbox`` to ``revision`` in one transaction; a second call does nothing."""
+    """Brings schema ``outbox`` to ``revision`` in one transaction; a second call does nothing.
+
+    Raises ``Denied`` for a database that a newer release has upgraded.
+    """
+    found = current(database_url)
+    if not _is_known(found):
+        raise Denied("schema_ahead", f"the schema {advice(found)}")
     _run(database_url, "upgrade", revision)
 
 
@@ -66,6 +72,27 @@ def head() -> str:
     found = ScriptDirectory.from_config(_config()).get_current_head()
     assert found is not None
     return found
+
+
+def advice(revision: str | None) -> str | None:
+    """What is wrong with a database at ``revision`` and what to do; None where nothing is. It
+    goes on after the words "the schema"."""
+    wanted = head()
+    if revision == wanted:
+        return None
+    if revision is None:
+        return "is missing: `outbox schema upgrade`"
+    if not _is_known(revision):
+        return (
+            f"is at {revision}, which this release (at {wanted}) does not know: a newer release "
+            "has upgraded it, so run that one"
+        )
+    return f"is at {revision}, this release needs {wanted}: `outbox schema upgrade`"
+
+
+def _is_known(revision: str | None) -> bool:
+    scripts = ScriptDirectory.from_config(_config())
+    return revision is None or revision in {script.revision for script in scripts.walk_revisions()}
 
 
 def current(database_url: str) -> str | None:

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
+from outbox.addresses import database_url, scheme_of
 from outbox.contract import Account
 from outbox.contracts import CONTRACTS
 from outbox.errors import Invalid, SettingsError
@@ -115,6 +115,10 @@ class _Reader:
         self.known.add(name)
         value = self.env.get(name)
         self.sources[name] = "default" if value is None else "environment"
+        if value is not None and not value.strip().isprintable():
+            # It would be shown to other operators, or break a line of somebody's log.
+            self.problems.append((name, "must be printable text on one line"))
+            return default
         return default if value is None else value.strip()
 
     def choice(self, name: str, allowed: tuple[str, ...], default: str) -> str:
@@ -160,7 +164,7 @@ class _Reader:
 
     def redis_url(self) -> str:
         raw = self.text("REDIS_URL", "")
-        if raw and _scheme(raw) not in _REDIS_SCHEMES:
+        if raw and scheme_of(raw) not in _REDIS_SCHEMES:
             self.problems.append(("REDIS_URL", f"must begin with {', '.join(_REDIS_SCHEMES)}"))
             return ""
         return raw
@@ -300,7 +304,7 @@ class _Reader:
         elif seen and seen != mode:
             self.problems.append((where, f"mode is {mode} but the credential is a {seen} one"))
         base_url = str(table.get("base_url", ""))
-        if base_url and _scheme(base_url) not in ("http", "https"):
+        if base_url and scheme_of(base_url) not in ("http", "https"):
             self.problems.append((where, "base_url must be an http or https address"))
         found[vendor, name] = Account(
             name=name,
@@ -330,25 +334,6 @@ def mode_of_credential(credential: str) -> str | None:
     """``live`` or ``test`` by the prefix that Stripe gives its keys; None where it says nothing."""
     match = re.match(r"(?:sk|rk)_(live|test)_", credential)
     return match.group(1) if match else None
-
-
-def database_url(raw: str) -> str:
-    """A Postgres URL as SQLAlchemy and psycopg both read it; ``Invalid`` for anything else."""
-    if _scheme(raw) not in ("postgres", "postgresql", "postgresql+psycopg"):
-        raise Invalid("DATABASE_URL", "must begin with postgres:// or postgresql://")
-    parts = urlsplit(raw)
-    if not (parts.hostname or parse_qs(parts.query).get("host")):
-        raise Invalid("DATABASE_URL", "names no host")
-    return "postgresql+psycopg" + raw[len(parts.scheme) :]
-
-
-def _scheme(url: str) -> str:
-    """What the address begins with; empty where it is none."""
-    try:
-        parts = urlsplit(url)
-        return parts.scheme if parts.port is None or parts.port > 0 else ""
-    except ValueError:  # brackets that do not match, a port that is no number
-        return ""
 
 
 def process_environment() -> dict[str, str]:

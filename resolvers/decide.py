@@ -248,9 +248,11 @@ def reasons_to_escalate(
     crashes: int,
     policy: Policy,
     now: datetime,
+    unsendable: bool = False,
 ) -> list[str]:
-    """Why an unsettled intent needs a person now."""
-    reasons = []
+    """Why an unsettled intent needs a person now. ``unsendable``: nothing of it was ever sent, and
+    a veto says that nothing ever will be."""
+    reasons = ["unsendable"] if unsendable else []
     if now >= ttl_at:
         reasons.append("ttl")
     if window_ends_at is not None and now >= window_ends_at:

@@ -20,17 +20,19 @@ class Directory:
     def __init__(self, settings: Settings, vendors: Mapping[str, Vendor]) -> None:
         self.settings = settings
         self._vendors = vendors
+        self._accounts = dict(settings.accounts)
 
     @classmethod
-    def of(cls, settings: Settings) -> Self:
-        """An adapter for every vendor that an account is configured for and this release knows."""
+    def of(cls, settings: Settings, *, read_s: float | None = None) -> Self:
+        """An adapter for every vendor that an account is configured for and this release knows.
+        ``read_s`` is how long each waits for a vendor's answer, the call deadline by default."""
         policy = settings.policy
         vendors = {
             name: build(
                 name,
                 contract=policy.adapted(contract_of(name)),
                 connect_s=policy.connect_s,
-                read_s=policy.call_deadline_s,
+                read_s=policy.call_deadline_s if read_s is None else read_s,
             )
             for name in sorted({vendor for vendor, _ in settings.accounts})
             if name in VENDORS
@@ -48,7 +50,16 @@ class Directory:
 
     def account(self, vendor: str, name: str) -> Account | None:
         """The account, or None where no credentials are configured for it."""
-        return self.settings.account(vendor, name)
+        return self._accounts.get((vendor, name))
+
+    @property
+    def accounts(self) -> dict[tuple[str, str], Account]:
+        """Every account by (vendor, name), with its vendor account where that is known by now."""
+        return dict(self._accounts)
+
+    def learn(self, vendor: str, account: Account) -> None:
+        """Whose account it is, for everything that is sent and compared from here on."""
+        self._accounts[vendor, account.name] = account
 
     def contract(self, vendor: str) -> VendorContract | None:
         """The vendor's contract under this process's policy."""
@@ -64,7 +75,8 @@ class Directory:
         return adapter, found, contract
 
     def sendable(self) -> tuple[Sendable, ...]:
-        """Every account this process may claim for."""
+        """Every account this process may claim for: a row is frozen to the vendor account at its
+        first claim, so none is claimed before that is known."""
         return tuple(
             Sendable(
                 vendor=vendor,
@@ -72,13 +84,13 @@ class Directory:
                 window_s=self.policy.usable_window_s(CONTRACTS[vendor]),
                 operations=tuple(sorted(CONTRACTS[vendor].operations)),
             )
-            for (vendor, _), account in sorted(self.settings.accounts.items())
-            if vendor in self._vendors and vendor in CONTRACTS
+            for (vendor, _), account in sorted(self._accounts.items())
+            if account.vendor_account and self.reach(vendor, account.name)
         )
 
     def gate_prefixes(self) -> list[str]:
         """What the gates of the reachable accounts begin with."""
-        return [gate_prefix(s.vendor, s.account.name) for s in self.sendable()]
+        return [gate_prefix(*place) for place in sorted(self._accounts) if self.reach(*place)]
 
     def close(self) -> None:
         """Drops the adapters' pooled connections."""

@@ -52,9 +52,9 @@ def findings(store: Store, directory: Directory) -> list[Finding]:
 
 def _schema(tx: Transaction) -> Iterator[Finding]:
     current = vitals.revision(tx)
-    if current != schema.head():
-        what = f"this release is at {schema.head()}: `outbox schema upgrade`"
-        yield Finding("schema_revision", 1, (current or "none",), what)
+    problem = schema.advice(current)
+    if problem is not None:
+        yield Finding("schema_revision", 1, (current or "none",), f"the schema {problem}")
 
 
 def _clock(tx: Transaction) -> Iterator[Finding]:

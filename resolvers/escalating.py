@@ -43,7 +43,14 @@ def escalate_once(store: Store, directory: Directory) -> int:
 
 def _escalate(tx: Transaction, directory: Directory, row: Intent, beside: dict[str, Any]) -> None:
     held_s = _HELD_TICKS * directory.policy.tick_escalate_s
-    if beside["held_by"] is not None and row.state is Status.PENDING:
+    unsendable = (
+        row.veto is not None
+        and row.contradicted_at is None
+        and row.doubt == 0
+        and row.state in (Status.PENDING, Status.UNKNOWN)
+    )
+    waits = row.state is Status.PENDING and not unsendable
+    if beside["held_by"] is not None and waits:
         # Never sent, and held: one question about the holder, not one for each row.
         escalations.open_for_holder(
             tx,
@@ -53,7 +60,7 @@ def _escalate(tx: Transaction, directory: Directory, row: Intent, beside: dict[s
         )
         doubt.arm_escalation(tx, row.id, None, held_s)
         return
-    if beside["lane_head"] is not None and row.state is Status.PENDING:
+    if beside["lane_head"] is not None and waits:
         head = intents.lock(tx, beside["lane_head"])
         if head is not None and head.settled_at is None and head.state is not Status.PENDING:
             escalations.open_for_intent(
@@ -68,6 +75,7 @@ def _escalate(tx: Transaction, directory: Directory, row: Intent, beside: dict[s
         crashes=row.crashes,
         policy=directory.policy,
         now=now,
+        unsendable=unsendable,
     )
     if reasons:
         why = row.veto or ("never sent" if row.state is Status.PENDING else "outcome not seen")
@@ -75,6 +83,6 @@ def _escalate(tx: Transaction, directory: Directory, row: Intent, beside: dict[s
     later = [
         at
         for at in (row.ttl_at, row.window_ends_at if row.first_sent_at else None)
-        if at is not None and at > now
+        if at is not None and at > now and not unsendable
     ]
     doubt.arm_escalation(tx, row.id, min(later) if later else None, None)

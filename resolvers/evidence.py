@@ -18,10 +18,9 @@ def apply_reading(
     ``row`` was read (or locked) in this transaction. Raises ``Moved`` when it was written since.
     """
     wrong = mismatch(row, reading)
-    if wrong is not None:
-        contradict(
-            tx, row, wrong.replace(" ", "_"), [reading.receipt_id], f"{source}: {wrong} than asked"
-        )
+    if wrong is not None and contradict(
+        tx, row, wrong.replace(" ", "_"), [reading.receipt_id], f"{source}: {wrong} than asked"
+    ):
         return "contradiction"
     if reading.standing is Standing.OPEN:
         return "open"

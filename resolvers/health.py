@@ -89,10 +89,9 @@ def _read(tx: Transaction, policy: Policy, found: dict[str, Any]) -> None:
 
 
 def _schema_problems(current: str | None) -> Iterator[str]:
-    if current is None:
-        yield "schema: there is none; run `outbox schema upgrade`"
-    elif current != schema.head():
-        yield f"schema: is at {current}, this release is at {schema.head()}"
+    problem = schema.advice(current)
+    if problem is not None:
+        yield f"schema: it {problem}"
 
 
 def _stale(heartbeats: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:

@@ -6,17 +6,15 @@ holds its threads and nobody else.
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import socket
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from datetime import datetime
-from typing import Any, Self, assert_never
+from typing import assert_never
 
-from outbox.contract import Cutoff, TooLate
+from outbox.contract import Call, Vendor
 from outbox.errors import Unreachable
 from outbox.outcomes import Found, LookUp, Standing, Unreadable
 from outbox.states import Event
@@ -27,48 +25,10 @@ from outbox.store.moves import Change, Moved, apply, contradict
 from resolvers.decide import Contradict, Decision, Evidence, Resend, Settle, Wait, decide
 from resolvers.directory import Directory
 from resolvers.evidence import apply_reading
+from vendors.watchdog import Watchdog
 
 _log = logging.getLogger(__name__)
 ACTOR = "resolver"
-# In call deadlines. A look-up may read many pages, and ends there however slowly they drip; two
-# resolvers must not look twice, so a row is held for longer than that.
-_LIMIT = 4.0
-_HOLD = 6.0
-
-
-class TimeLimit:
-    """The ``Cutoff`` of one look-up: when its time is up, its socket is shut from another thread,
-    and no further page is asked for."""
-
-    def __init__(self, limit_s: float) -> None:
-        self._lock = threading.Lock()
-        self._socket: Any = None
-        self._over = False
-        self._timer = threading.Timer(limit_s, self._end)
-        self._timer.daemon = True
-
-    def attach(self, sock: Any) -> None:
-        """Called by the transport before each request."""
-        with self._lock:
-            if self._over:
-                raise TooLate
-            self._socket = sock
-
-    def __enter__(self) -> Self:
-        self._timer.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._timer.cancel()
-        with self._lock:
-            self._socket = None
-
-    def _end(self) -> None:
-        with self._lock:
-            self._over, sock = True, self._socket
-            if sock is not None:
-                with contextlib.suppress(OSError):
-                    sock.shutdown(socket.SHUT_RDWR)
 
 
 class Looker:
@@ -81,8 +41,9 @@ class Looker:
         self._free = threading.Semaphore(threads)
         self._threads = threads
         self._prefixes = directory.gate_prefixes()
-        deadline_s = directory.policy.call_deadline_s
-        self._limit_s, self._hold_s = _LIMIT * deadline_s, _HOLD * deadline_s
+        self._hold_s = directory.policy.look_hold_s()
+        self._watchdog = Watchdog()
+        self._running: set[Future[None]] = set()
 
     def tick(self, budget_s: float) -> int:
         """Starts what is due until nothing is, or the budget is spent. Returns how many it began;
@@ -97,9 +58,12 @@ class Looker:
             future.result()
         return len(begun)
 
-    def close(self) -> None:
-        """Lets running reads end and takes no more."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
+    def close(self, limit_s: float | None = None) -> None:
+        """Takes no more and lets running reads end. What is left after ``limit_s`` is cut: its
+        row is looked at again when its hold has run out."""
+        self._pool.shutdown(wait=False)
+        wait(list(self._running), limit_s)
+        self._watchdog.close()
 
     def _start(self, budget_s: float) -> list[Future[None]]:
         give_up = time.monotonic() + budget_s
@@ -120,7 +84,10 @@ class Looker:
                 finally:
                     for _ in range(places - len(rows)):
                         self._free.release()
-                begun += [self._pool.submit(self._run, work, row) for row in rows]
+                for row in rows:
+                    begun.append(self._pool.submit(self._run, work, row))
+                    self._running.add(begun[-1])
+                    begun[-1].add_done_callback(self._running.discard)
                 if not rows:
                     break
         return begun
@@ -213,20 +180,20 @@ class Looker:
         )
 
     def _look_up(self, row: Intent) -> LookUp:
+        first = row.first_sent_at or row.created_at
+        since = int(first.timestamp() - self._directory.policy.clock_skew_s)
+        return self._read(row, lambda vendor, call: vendor.look_up(call, since))
+
+    def _read(self, row: Intent, read: Callable[[Vendor, Call], LookUp]) -> LookUp:
         reached = self._directory.reach(row.vendor, row.account)
         if reached is None:
             return Unreadable("no credentials for this account here")
         vendor, account, _ = reached
-        if row.mode is not None and row.mode != account.mode:
-            return Unreadable("the account's mode is not the one the intent was sent in")
-        first = row.first_sent_at or row.created_at
-        since = int(first.timestamp() - self._directory.policy.clock_skew_s)
-        return self._read(lambda cutoff: vendor.look_up(row.call(account, cutoff), since))
-
-    def _read(self, read: Callable[[Cutoff], LookUp]) -> LookUp:
+        if not row.is_of(account):
+            return Unreadable("the account is not the one the intent was sent for")
         try:
-            with TimeLimit(self._limit_s) as limit:
-                return read(limit)
+            with self._watchdog.limit(self._directory.policy.look_deadline_s) as cutoff:
+                return read(vendor, row.call(account, cutoff))
         except Exception as error:
             return Unreadable(f"the adapter failed: {type(error).__name__}")
 
@@ -236,11 +203,10 @@ class Looker:
         reached = self._directory.reach(row.vendor, row.account)
         if reached is None or row.receipt_id is None:
             return
-        vendor, account, contract = reached
+        _, _, contract = reached
         receipt_id = row.receipt_id
-        seen: LookUp
         if contract.honours_keys or not contract.can_look_up:
-            seen = self._read(lambda cutoff: vendor.retrieve(row.call(account, cutoff), receipt_id))
+            seen = self._read(row, lambda vendor, call: vendor.retrieve(call, receipt_id))
         else:
             seen = self._look_up(row)
         if isinstance(seen, Unreadable):
@@ -254,10 +220,11 @@ class Looker:
                     {r.receipt_id for r in seen.readings if r.standing is Standing.LANDED}
                 )
                 others = [o for o in objects if o != current.receipt_id]
-                if others:
-                    contradict(tx, current, "duplicate", others, "verifying look")
+                raised = others and contradict(
+                    tx, current, "duplicate", others, "verifying look"
+                )
                 for reading in seen.readings:
-                    if reading.receipt_id == current.receipt_id and not others:
+                    if reading.receipt_id == current.receipt_id and not raised:
                         apply_reading(tx, current, reading, actor=ACTOR, source="lookup")
             doubt.verified(tx, row.id)
 

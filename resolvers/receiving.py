@@ -7,13 +7,12 @@ the vendor deliver again, so it is given only where that may help.
 from __future__ import annotations
 
 import hashlib
-import os
-import threading
 from collections.abc import Mapping
 from typing import Self
 
 from outbox.contract import Account
 from outbox.errors import Unreachable
+from outbox.forks import PerProcess
 from outbox.outcomes import WebhookFact, WebhookRefused
 from outbox.settings import Settings
 from outbox.store import escalations, inbox, intents
@@ -119,10 +118,9 @@ class Receiver:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self._lock = threading.Lock()
-        self._pid = 0
-        self._store: Store | None = None
-        self._directory: Directory | None = None
+        self._parts = PerProcess(
+            lambda: (Store(settings, size=_CONNECTIONS), Directory.of(settings))
+        )
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None) -> Self:
@@ -140,22 +138,12 @@ class Receiver:
 
     def parts(self) -> tuple[Store, Directory]:
         """This process's store and directory."""
-        if self._pid != os.getpid():
-            # A fork copied the sockets, and perhaps a lock that nobody here will release.
-            self._pid, self._lock = os.getpid(), threading.Lock()
-            self._store = self._directory = None
-        with self._lock:
-            if self._store is None or self._directory is None:
-                self._store = Store(self.settings, size=_CONNECTIONS)
-                self._directory = Directory.of(self.settings)
-            return self._store, self._directory
+        return self._parts.get()
 
     def close(self) -> None:
         """Drops the connections; the next delivery opens them again."""
-        with self._lock:
-            store, directory = self._store, self._directory
-            self._store = self._directory = None
-        if store is not None and self._pid == os.getpid():
+        parts = self._parts.take()
+        if parts is not None:
+            store, directory = parts
             store.close()
-        if directory is not None:
             directory.close()

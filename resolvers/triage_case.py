@@ -122,12 +122,16 @@ def _expand(tx: Transaction, reference: str) -> tuple[UUID | None, UUID | None]:
 
 
 def said_by(by: str, reason: str) -> tuple[str, str]:
-    """Who rules and why; both must be said."""
-    if not by.strip():
+    """Who rules and why; both must be said, and are shown to the next operator as they are."""
+    by, reason = by.strip(), reason.strip()
+    if not by:
         raise Invalid("OUTBOX_ACTOR", "must name who decides")
-    if not reason.strip():
+    if not reason:
         raise Invalid("reason", "must say why")
-    return by.strip(), reason.strip()
+    for name, text in (("OUTBOX_ACTOR", by), ("reason", reason)):
+        if not text.isprintable():
+            raise Invalid(name, "must be printable text on one line")
+    return by, reason
 
 
 def lock_unmoved(tx: Transaction, seen: Intent) -> Intent:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 
-from outbox.contract import Account, Vendor, VendorContract
+from outbox.contract import Account, Cutoff, Vendor, VendorContract
 from outbox.errors import Denied, Invalid, Unreachable
 from outbox.outcomes import Absent, Business, Found, LookUp, Reading, Standing, Unreadable
 from outbox.store.intents import Intent
 from resolvers.decide import mismatch, quiet_from
 from resolvers.directory import Directory
 from resolvers.triage_case import Case, moment
+from vendors.watchdog import Watchdog
 
 
 def contract_for(directory: Directory, row: Intent) -> VendorContract:
@@ -36,7 +38,9 @@ def proven(directory: Directory, case: Case, receipt_id: str) -> Reading:
     if not receipt_id.strip():
         raise Invalid("receipt", f"must be the id of the object at {row.vendor} that proves it")
     vendor, account = _reach(directory, row)
-    seen = vendor.retrieve(row.call(account), receipt_id.strip())
+    seen = _read(
+        directory, lambda cutoff: vendor.retrieve(row.call(account, cutoff), receipt_id.strip())
+    )
     reading = _one_of(seen, row, receipt_id.strip())
     if not contract.operations[row.operation].marks:
         owned = receipt_id.strip() in row.call(account).path.split("/")
@@ -76,7 +80,7 @@ def nothing_landed(directory: Directory, case: Case) -> Reading | None:
     vendor, account = _reach(directory, row)
     first = row.first_sent_at or row.created_at
     since = int(first.timestamp() - directory.policy.clock_skew_s)
-    seen = vendor.look_up(row.call(account), since)
+    seen = _read(directory, lambda cutoff: vendor.look_up(row.call(account, cutoff), since))
     if isinstance(seen, Unreadable):
         raise Unreachable(f"{row.vendor}/{row.account} cannot be read now: {seen.reason}")
     if isinstance(seen, Absent):
@@ -108,13 +112,17 @@ def _reach(directory: Directory, row: Intent) -> tuple[Vendor, Account]:
         raise Denied(
             "another_mode", f"it was sent in {row.mode} mode, {account.name} is {account.mode}"
         )
-    if row.vendor_account and row.vendor_account != account.vendor_account:
+    if not row.is_of(account):
         raise Denied(
             "another_account",
-            f"it was sent for {row.vendor_account}, {account.name} is now "
-            f"{account.vendor_account or 'not said'}",
+            f"it was sent for {row.vendor_account}, {account.name} is now {account.vendor_account}",
         )
     return vendor, account
+
+
+def _read(directory: Directory, read: Callable[[Cutoff], LookUp]) -> LookUp:
+    with Watchdog() as watchdog, watchdog.limit(directory.policy.look_deadline_s) as cutoff:
+        return read(cutoff)
 
 
 def _one_of(seen: LookUp, row: Intent, receipt_id: str) -> Reading:

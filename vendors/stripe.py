@@ -18,11 +18,12 @@ import stripe
 from requests import Session
 from stripe import _util
 
-from outbox.contract import Account, Call, Cutoff, Unlimited, VendorContract
+from outbox.contract import Account, Call, Cutoff, VendorContract
 from outbox.outcomes import LookUp, Lost, NotSent, Outcome, Reading, Unreadable, WebhookFact
 from vendors import stripe_lookup, stripe_webhook
 from vendors.stripe_answers import outcome_of, parsed, target_of
 from vendors.stripe_reading import classify, mapping, text
+from vendors.watchdog import Watchdog
 from vendors.wire import Answer, Sessions, cause_of, exchange, in_exchange
 
 # The SDK's service method of each operation: generic requests would eat body fields that are named
@@ -49,13 +50,15 @@ _METHODS: Mapping[str, str] = {
 
 @dataclass(slots=True)
 class _Client:
-    """One account's client. ``identity`` is Stripe's id of the account once it was asked for."""
+    """One account's client. ``identity`` is Stripe's id of the account once it was asked for, by
+    one thread for all (``asking``)."""
 
     credential: str = field(repr=False)
     base_url: str
     sessions: Sessions = field(repr=False)
     sdk: stripe.StripeClient = field(repr=False)
     identity: str = ""
+    asking: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
 
 class StripeVendor:
@@ -80,6 +83,12 @@ class StripeVendor:
         assert call.account.credential, "an account without its API key"
         if _of_other_mode(call.account):
             return NotSent("credential_of_other_mode", pause=True)
+        try:
+            self._check_owner(call)
+        except stripe_lookup.Unread as unread:
+            return NotSent(unread.reason.removeprefix("no_answer:"), pause=unread.pause)
+        except Exception as error:
+            return NotSent(cause_of(error))
         key = call.key.hex()
         header = ("Idempotency-Key", key)
         options: dict[str, Any] = {
@@ -131,12 +140,16 @@ class StripeVendor:
         """The one reading of an object for an operation; None where it is no such object."""
         return classify(operation, document, params)
 
-    def whoami(self, account: Account) -> str | None:
-        """Stripe's id of the account behind the credential."""
+    def whoami(self, account: Account) -> str | Unreadable:
+        """Stripe's id of the account behind the credential; a restricted key must be allowed to
+        read it."""
         try:
-            return self._identity(account, Unlimited(), self._contract.api_version)
-        except Exception:
-            return None
+            with Watchdog() as watchdog, watchdog.limit(sum(self._timeout_s)) as cutoff:
+                return self._identity(account, cutoff, self._contract.api_version)
+        except stripe_lookup.Unread as unread:
+            return Unreadable(unread.reason, unread.pause)
+        except Exception as error:
+            return Unreadable(f"unreadable:{type(error).__name__}")
 
     def close(self) -> None:
         """Drops pooled connections; clients are made anew when needed."""
@@ -150,11 +163,7 @@ class StripeVendor:
         if _of_other_mode(account):
             return Unreadable("the credential is of the other mode", pause=True)
         try:
-            # The list of another account is complete and proves nothing.
-            if account.vendor_account:
-                seen = self._identity(account, call.cutoff, call.api_version)
-                if seen != account.vendor_account:
-                    return Unreadable("the credential is of another account", pause=True)
+            self._check_owner(call)
             return look(self._getter(account, call.cutoff, call.api_version))
         except stripe_lookup.Unread as unread:
             return Unreadable(unread.reason, unread.pause)
@@ -178,15 +187,28 @@ class StripeVendor:
 
         return get
 
-    def _identity(self, account: Account, cutoff: Cutoff, api_version: str) -> str | None:
+    def _check_owner(self, call: Call) -> None:
+        """Raises ``Unread`` where the credential is of another account: a key that one account
+        knows is new to the other, and the other's lists are complete and prove nothing."""
+        account = call.account
+        if not account.vendor_account:
+            return
+        if self._identity(account, call.cutoff, call.api_version) != account.vendor_account:
+            raise stripe_lookup.Unread("credential_of_other_account", pause=True)
+
+    def _identity(self, account: Account, cutoff: Cutoff, api_version: str) -> str:
         client = self._client(account)
+        if client.identity:
+            return client.identity
+        with client.asking:
+            if not client.identity:
+                answer = self._getter(account, cutoff, api_version)("/v1/account", {})
+                document = parsed(answer.body or b"")
+                stripe_lookup.check(answer, document)
+                client.identity = text(mapping(document).get("id"))
         if not client.identity:
-            answer = self._getter(account, cutoff, api_version)("/v1/account", {})
-            if answer.status in (401, 403):
-                raise stripe_lookup.Unread(f"http_{answer.status}", pause=True)
-            if answer.status == 200:
-                client.identity = text(mapping(parsed(answer.body or b"")).get("id"))
-        return client.identity or None
+            raise stripe_lookup.Unread("unreadable_answer")
+        return client.identity
 
     def _client(self, account: Account) -> _Client:
         if os.getpid() != self._pid:

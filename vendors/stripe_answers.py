@@ -50,8 +50,18 @@ _LONGEST_WAIT_S = 3600.0
 
 
 def outcome_of(call: Call, status: int, headers: Mapping[str, str], body: bytes) -> Outcome:
-    """The outcome of one complete answer. Whatever is not clearly told apart is ``Lost``."""
+    """The outcome of one complete answer. Whatever is not clearly told apart is ``Lost``. "Do not
+    retry" on any status is a veto."""
     wire = wire_of(status, headers)
+    outcome = _outcome_of(call, status, headers, body, wire)
+    if isinstance(outcome, Receipt) or wire.should_retry is not False or outcome.veto:
+        return outcome
+    return replace(outcome, veto="do_not_retry")
+
+
+def _outcome_of(
+    call: Call, status: int, headers: Mapping[str, str], body: bytes, wire: Wire
+) -> Outcome:
     document = parsed(body)
     if 200 <= status < 300:
         return _accepted(call, document, headers, wire)
@@ -170,11 +180,8 @@ def _refused(
 
 
 def _undecided(status: int, code: str, wire: Wire) -> Lost:
-    veto = ""
-    if status == 500 or (status > 500 and wire.replayed):
-        veto = "stored_500"  # replayed for the whole window: a re-send cannot heal it
-    elif wire.should_retry is False:
-        veto = "do_not_retry"
+    # Replayed for the whole window: a re-send cannot heal it.
+    veto = "stored_500" if status == 500 or (status > 500 and wire.replayed) else ""
     return Lost(f"http_{status}" if code == "unnamed" else f"http_{status}:{code}", veto, wire)
 
 

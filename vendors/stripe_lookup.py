@@ -194,7 +194,7 @@ def _one(get: Get, call: Call, object_id: str) -> Reading | None:
     document = parsed(answer.body or b"")
     if answer.status == 404 and "error" in mapping(document):
         return None
-    _check(answer, document)
+    check(answer, document)
     return _read_retrieved(call, mapping(document), date_of(answer.headers))
 
 
@@ -216,7 +216,7 @@ def _pages(
         page = {**query, "limit": _PAGE_SIZE, **({"starting_after": after} if after else {})}
         answer = get(path, page)
         document = parsed(answer.body or b"")
-        _check(answer, document)
+        check(answer, document)
         listed, more = mapping(document).get("data"), mapping(document).get("has_more")
         if not isinstance(listed, list) or not isinstance(more, bool):
             raise Unread("a list that cannot be read")
@@ -231,7 +231,8 @@ def _pages(
     raise Unread("too many pages")
 
 
-def _check(answer: Answer, document: Mapping[str, Any] | None) -> None:
+def check(answer: Answer, document: Mapping[str, Any] | None) -> None:
+    """Raises ``Unread`` unless a read was answered with an object."""
     if answer.status in (401, 403):
         raise Unread(f"http_{answer.status}", pause=True)
     if answer.status != 200 or document is None:

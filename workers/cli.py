@@ -1,7 +1,7 @@
 """The command line ``outbox``: noun, then verb.
 
 Exit codes: 0 done, 1 a bug, 2 usage, 3 a check found something, 4 refused by policy, 5 not found,
-6 a backend is unreachable, 7 declined at the prompt.
+6 a backend is unreachable, 7 declined at the prompt; 74 stdout cannot be written.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import click
+from click.utils import PacifyFlushWrapper
 
 from workers import (
     cli_config,
@@ -50,7 +51,10 @@ class Root(click.Group):
         sys.exit(self._run(given, prog_name or "outbox", extra))
 
     def _run(self, args: list[str], prog_name: str, extra: dict[str, Any]) -> int:
+        _open_streams()
         try:
+            if not all(_is_text(arg) for arg in args):
+                raise click.UsageError("an argument is not UTF-8 text")
             code = super().main(args, prog_name, **extra)
             sys.stdout.flush()
         except click.exceptions.NoArgsIsHelpError as error:
@@ -58,13 +62,33 @@ class Root(click.Group):
             return cli_errors.USAGE
         except click.Abort:
             return cli_errors.INTERRUPTED
-        except BrokenPipeError:
-            # The reader has had enough (`| head`); the interpreter's last flush must not complain.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except SystemExit:
+            # So click ends where the reader has had enough (`| head`), which is no error.
+            if not isinstance(sys.stdout, PacifyFlushWrapper):
+                raise
             return cli_errors.DONE
         except Exception as error:
-            return cli_errors.show(error, as_json="--json" in args)
+            code = cli_errors.show(error, as_json="--json" in args)
+            if code == cli_errors.UNWRITABLE:
+                # The interpreter's last flush must not complain once more.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return code if isinstance(code, int) else cli_errors.DONE
+
+
+def _open_streams() -> None:
+    """A closed stdout fails when it is written, and a closed stderr swallows what it is told."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, encoding="utf-8")  # noqa: SIM115 - for the process's life
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - the same
+
+
+def _is_text(arg: str) -> bool:
+    try:
+        arg.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 @click.group(

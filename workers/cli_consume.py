@@ -85,7 +85,7 @@ def _complain(failed: tuple[Any, ...]) -> None:
 
 
 def _function(text: str) -> Callable[..., Any]:
-    from outbox.consuming import is_plain, where
+    from outbox.consuming import is_plain
 
     module_name, colon, name = text.partition(":")
     if not (module_name and colon and name):
@@ -96,10 +96,11 @@ def _function(text: str) -> Callable[..., Any]:
         found = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not module_name.startswith(error.name):
-            raise _refused(f"{module_name} cannot be imported: {where(error)}") from error
+            raise _refused(f"{module_name} cannot be imported: {error}") from error
         raise _refused(f"there is no module {module_name}") from None
     except (Exception, SystemExit) as error:
-        raise _refused(f"{module_name} cannot be imported: {where(error)}") from error
+        what = f"{type(error).__name__}: {error}"
+        raise _refused(f"{module_name} cannot be imported: {what}") from error
     function = getattr(found, name, None)
     if not callable(function):
         raise _refused(f"{module_name} has no function {name}")

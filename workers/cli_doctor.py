@@ -35,15 +35,17 @@ def doctor(*, accept: bool, reason: str, dry_run: bool) -> None:
     from outbox.store import checks, switches
     from outbox.store.connection import Store, probe
     from resolvers.doctoring import findings
+    from resolvers.triage_case import said_by
 
     if accept and not reason.strip():
         raise click.UsageError("--accept needs --reason")
     run = current()
     if accept:
+        by, reason = said_by(run.actor, reason)
         with run.store.transaction() as tx:
             doubts = checks.clock_doubts(tx)
             if doubts and not dry_run:
-                switches.accept_clock(tx, by=run.actor, reason=reason.strip())
+                switches.accept_clock(tx, by=by, reason=reason)
         word = "would accept" if dry_run else "accepted"
         for row in doubts:
             say(f"{word}: {row['reason']}")

@@ -1,12 +1,13 @@
 """From what was raised to an exit code and one error on stderr.
 
 0 done, 1 a bug of ours, 2 usage, 3 a check found something, 4 refused by policy, 5 not found,
-6 a backend is unreachable, 7 declined at the prompt.
+6 a backend is unreachable, 7 declined at the prompt; 74 stdout cannot be written (sysexits).
 """
 
 from __future__ import annotations
 
-import json
+import errno
+import io
 import sys
 import traceback
 from dataclasses import dataclass, field
@@ -14,11 +15,18 @@ from typing import Any
 
 import click
 
+from workers.cli_output import json_line, say
+
 DONE, BUG, USAGE, FOUND, DENIED, NOT_FOUND, UNREACHABLE, DECLINED = range(8)
+UNWRITABLE = 74
 INTERRUPTED = 130
 
+# Where the output goes is full, broken or not open at all.
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
 # The schema is missing or older than this release: undefined function, table, column, schema.
 _NO_SCHEMA = frozenset({"42883", "42P01", "42703", "3F000"})
+# Privileges that the role lacks, and a standby.
+_FORBIDDEN = frozenset({"42501", "25006"})
 
 
 class Declined(Exception):
@@ -46,6 +54,10 @@ def told_of(error: BaseException) -> Told:
         return _usage(error)
     if isinstance(error, click.ClickException):
         return _told(USAGE, "usage", error.format_message())
+    if isinstance(error, OSError) and (
+        error.errno in _FULL or isinstance(error, io.UnsupportedOperation)
+    ):
+        return _told(UNWRITABLE, "unwritable", f"cannot write: {error.strerror or 'closed'}")
     from outbox import errors
 
     if isinstance(error, errors.SettingsError):
@@ -73,10 +85,16 @@ def told_of(error: BaseException) -> Told:
         return _told(DENIED, type(error).__name__, str(error))
     if _is_of_servers(error):
         return _told(UNREACHABLE, "servers", str(error))
-    if getattr(error, "sqlstate", None) in _NO_SCHEMA:
+    database: Any = getattr(error, "orig", error)  # SQLAlchemy wraps the driver's own
+    state = getattr(database, "sqlstate", None)
+    if state in _NO_SCHEMA:
         said = "the schema is missing or older than this release: `outbox schema upgrade`"
         return _told(USAGE, "schema", said, "DATABASE_URL")
-    # The message of a database error can quote a row.
+    if state in _FORBIDDEN:
+        # These two name a table or a kind of statement; other messages can quote a row.
+        words = database.diag.message_primary or type(database).__name__
+        said = f"the database refuses this to the role of DATABASE_URL: {words}"
+        return _told(DENIED, "forbidden", said, "DATABASE_URL")
     return _told(BUG, "bug", f"a bug in outbox-resolve: {type(error).__name__}")
 
 
@@ -121,10 +139,10 @@ def show(error: BaseException, *, as_json: bool) -> int:
         return FOUND
     told = told_of(error)
     if as_json:
-        print(json.dumps({"schema": 1, "error": told.body}, ensure_ascii=False), file=sys.stderr)
+        click.echo(json_line({"error": told.body}), err=True)
     else:
         for number, line in enumerate(told.lines):
-            print(f"outbox: {line}" if number == 0 else f"  {line}", file=sys.stderr)
+            say(f"outbox: {line}" if number == 0 else f"  {line}")
         if told.exit_code == BUG:
             print("".join(traceback.format_tb(error.__traceback__)), end="", file=sys.stderr)
     return told.exit_code

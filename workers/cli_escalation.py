@@ -29,6 +29,7 @@ _LIST = (
     Column("intent_id", rank=10),
     Column("holder", rank=11),
 )
+_MOST_SKIPPED = 100_000
 
 
 @click.group("escalation", cls=Noun)
@@ -41,24 +42,18 @@ def escalation() -> None:
 )
 @click.option("--all", "everything", is_flag=True, help="Closed ones too.")
 @page
-def list_(*, everything: bool, after: str | None, limit: int) -> None:
+def list_(*, everything: bool, after: int | None, limit: int) -> None:
     """List open questions, the one whose window ends first on top."""
     from outbox.store import reading
 
     run = current()
-    skip = _offset(after)
+    skip = after or 0
+    if skip > _MOST_SKIPPED:
+        raise click.BadParameter("must be the `next` of the page before", param_hint="--after")
     with run.store.transaction() as tx:
         rows = reading.escalations(tx, everything=everything, limit=skip + limit)
     shown = [_row(row) for row in rows[skip:]]
     show_rows(run, _LIST, shown, skip + limit if len(rows) == skip + limit else None)
-
-
-def _offset(text: str | None) -> int:
-    if text is None:
-        return 0
-    if not (text.isascii() and text.isdigit()) or int(text) > 100_000:
-        raise click.BadParameter("must be the `next` of the page before", param_hint="--after")
-    return int(text)
 
 
 def _row(row: dict[str, Any]) -> dict[str, Any]:

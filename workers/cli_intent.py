@@ -72,7 +72,7 @@ def intent() -> None:
     "--older", type=SPAN, default=None, help="Only those at least so old: 90s, 5m, 2h, 1d."
 )
 @page
-def list_(status: tuple[str, ...], after: str | None, limit: int, **filters: Any) -> None:
+def list_(status: tuple[str, ...], after: int | None, limit: int, **filters: Any) -> None:
     """List intents, newest first."""
     from outbox.store import intents, reading
 
@@ -84,7 +84,7 @@ def list_(status: tuple[str, ...], after: str | None, limit: int, **filters: Any
             **filters,
             status=list(status) or None,
             older_s=older_s,
-            after=_after(after),
+            after=after,
             limit=limit,
         )
         now = intents.now(tx)
@@ -102,14 +102,6 @@ def list_(status: tuple[str, ...], after: str | None, limit: int, **filters: Any
         for row in rows
     ]
     show_rows(run, _LIST, shown, rows[-1].seq if len(rows) == limit else None)
-
-
-def _after(text: str | None) -> int | None:
-    if text is None:
-        return None
-    if not (text.isascii() and text.isdigit()):
-        raise click.BadParameter("must be the `next` of the page before", param_hint="--after")
-    return int(text)
 
 
 def _told(row: Any) -> str:

@@ -83,12 +83,18 @@ def _head(name: str) -> str:
 
 def show_json(body: Mapping[str, Any]) -> None:
     """One JSON object on one line."""
-    click.echo(json.dumps({"schema": 1, **body}, ensure_ascii=False, separators=(", ", ": ")))
+    click.echo(json_line(body))
+
+
+def json_line(body: Mapping[str, Any]) -> str:
+    """One JSON object as text that drives no terminal and is UTF-8 whatever it holds."""
+    made = json.dumps({"schema": 1, **body}, ensure_ascii=False, separators=(", ", ": "))
+    return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in made)
 
 
 def say(text: str) -> None:
-    """Talk, on stderr."""
-    click.echo(text, err=True)
+    """One line of talk, on stderr."""
+    click.echo(printable(text), err=True)
 
 
 def plain(value: Any) -> Any:
@@ -117,8 +123,8 @@ def written(value: Any, kind: str = "text") -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
-        return ", ".join(str(v) for v in value) or "-"
-    return _printable(str(value))
+        return printable(", ".join(str(v) for v in value)) or "-"
+    return printable(str(value))
 
 
 def span(seconds: float) -> str:
@@ -146,14 +152,14 @@ def _cell(value: Any) -> str:
     if isinstance(made, bool):
         return "yes" if made else "no"
     if isinstance(made, list):
-        return _printable(",".join(str(v) for v in made))
+        return printable(",".join(str(v) for v in made))
     if isinstance(made, dict):
-        return _printable(json.dumps(made, ensure_ascii=False))
-    return _printable(str(made))
+        return printable(json.dumps(made, ensure_ascii=False))
+    return printable(str(made))
 
 
-def _printable(text: str) -> str:
-    # What a vendor or a caller named must not drive the terminal.
+def printable(text: str) -> str:
+    """The text on one line: what a vendor or a caller named must not drive the terminal."""
     return "".join(c if c.isprintable() else " " for c in text)
 
 

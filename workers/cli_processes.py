@@ -8,7 +8,10 @@ from workers.cli_run import Verb, current
 
 
 @click.command(
-    "up", cls=Verb, examples=("outbox up", "DATABASE_URL=postgres://... outbox up --migrate")
+    "up",
+    cls=Verb,
+    tells=False,
+    examples=("outbox up", "DATABASE_URL=postgres://... outbox up --migrate"),
 )
 @click.option("--migrate", is_flag=True, help="Upgrade the schema of an external database first.")
 def up(*, migrate: bool) -> int:
@@ -26,37 +29,31 @@ def demo() -> int:
     return show.run(as_json=current().json)
 
 
-@click.command("worker", cls=Verb, examples=("outbox worker",))
+@click.command("worker", cls=Verb, tells=False, examples=("outbox worker",))
 def worker() -> int:
     """Send and resolve, until SIGTERM."""
     from workers.process import run_worker
     from workers.startup import checked
 
-    settings = current().settings
-    checked(settings)
-    return run_worker(settings)
+    return run_worker(checked(current().settings))
 
 
-@click.command("beat", cls=Verb, examples=("outbox beat",))
+@click.command("beat", cls=Verb, tells=False, examples=("outbox beat",))
 def beat() -> int:
     """Ring for the workers on a schedule, until SIGTERM."""
     from workers.process import run_beat
     from workers.startup import checked
 
-    settings = current().settings
-    checked(settings)
-    return run_beat(settings)
+    return run_beat(checked(current().settings))
 
 
-@click.command("web", cls=Verb, examples=("PORT=8000 outbox web",))
+@click.command("web", cls=Verb, tells=False, examples=("PORT=8000 outbox web",))
 def web() -> int:
     """Serve webhooks and health over HTTP, until SIGTERM."""
     from workers.startup import checked
     from workers.web import serve
 
-    settings = current().settings
-    checked(settings)
-    return serve(settings)
+    return serve(checked(current().settings))
 
 
 COMMANDS = (up, demo, worker, beat, web)

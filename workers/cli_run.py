@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
+from workers.cli_span import NEXT
+
 if TYPE_CHECKING:
     from outbox.settings import Settings
     from outbox.store.connection import Store
@@ -81,11 +83,16 @@ def _set_json(context: click.Context, _: click.Parameter, given: bool) -> None:
 
 
 class Verb(click.Command):
-    """A command. Every one has ``--json``, help, and examples in its epilog."""
+    """A command. Every one has help, and examples in its epilog; and ``--json``, unless it tells
+    nothing on stdout."""
 
-    def __init__(self, *args: Any, examples: tuple[str, ...] = (), **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, examples: tuple[str, ...] = (), tells: bool = True, **kwargs: Any
+    ) -> None:
         self.examples = examples
         super().__init__(*args, **kwargs)
+        if not tells:
+            return
         self.params.append(
             click.Option(
                 ["--json"],
@@ -149,7 +156,9 @@ def confirmed(function: Callable[..., Any]) -> Callable[..., Any]:
 def page(function: Callable[..., Any]) -> Callable[..., Any]:
     """The options of every list that may be long."""
     for option in (
-        click.option("--after", default=None, help="Go on from here: the last page's `next`."),
+        click.option(
+            "--after", type=NEXT, default=None, help="Go on from here: the last page's `next`."
+        ),
         click.option(
             "--limit",
             type=click.IntRange(1, 10_000),

@@ -34,8 +34,9 @@ def check() -> None:
 
     run = current()
     found, wanted = tables.current(run.settings.require_database()), tables.head()
-    show_item(run, {"revision": found, "wanted": wanted, "ok": found == wanted})
-    if found != wanted:
+    problem = tables.advice(found)
+    show_item(run, {"revision": found, "wanted": wanted, "ok": problem is None, "problem": problem})
+    if problem is not None:
         raise CheckFound
 
 

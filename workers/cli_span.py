@@ -9,6 +9,8 @@ from typing import Any
 import click
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_MOST_S = 100 * 365 * 86400  # beyond some of it a database has no time any more
+_MOST_DIGITS = 18
 
 
 class Span(click.ParamType[float]):
@@ -26,7 +28,23 @@ class Span(click.ParamType[float]):
         parts = re.findall(r"(\d+(?:\.\d+)?)([smhd])", text)
         if not parts or "".join(n + u for n, u in parts) != text:
             self.fail(f"{value!r} is not a duration: 90s, 5m, 2h, 1d", param, ctx)
-        return sum(float(number) * _UNITS[unit] for number, unit in parts)
+        span_s = sum(float(number) * _UNITS[unit] for number, unit in parts)
+        if span_s > _MOST_S:
+            self.fail(f"{value!r} is longer than a hundred years", param, ctx)
+        return span_s
+
+
+class Next(click.ParamType[int]):
+    """Where a list goes on: the number that its page before ended with."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Digits that fit a bigint."""
+        text = str(value)
+        if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
+            self.fail("must be the `next` of the page before", param, ctx)
+        return int(text)
 
 
 class Moment(click.ParamType[datetime]):
@@ -48,4 +66,5 @@ class Moment(click.ParamType[datetime]):
 
 
 SPAN = Span()
+NEXT = Next()
 MOMENT = Moment()

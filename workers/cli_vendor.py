@@ -86,7 +86,10 @@ def check(account: str | None) -> None:
 
 
 def _checked(run: Run, place: tuple[str, str]) -> dict[str, Any]:
+    from dataclasses import replace
+
     from outbox.errors import NotFound, Unreachable
+    from outbox.outcomes import Unreadable
     from outbox.store import switches
 
     account = run.settings.account(*place)
@@ -95,14 +98,15 @@ def _checked(run: Run, place: tuple[str, str]) -> dict[str, Any]:
         known = tuple("/".join(p) for p in sorted(run.settings.accounts))
         raise NotFound("account", f"no credentials for {'/'.join(place)} are configured", known)
     seen = adapter.whoami(account)
-    if seen is None:
-        raise Unreachable(f"{'/'.join(place)} did not say whose credential it is")
+    if isinstance(seen, Unreadable):
+        raise Unreachable(f"{'/'.join(place)} did not say whose credential it is: {seen.reason}")
     problem = None
     if account.vendor_account and account.vendor_account != seen:
         problem = f"configured for {account.vendor_account}, the credential is of {seen}"
     elif run.settings.database_url:
         with run.store.transaction() as tx:
-            problem = switches.account_problem(tx, place[0], account)
+            found = replace(account, vendor_account=seen)
+            problem = switches.account_problem(tx, place[0], found)
     return {
         "account": "/".join(place),
         "ok": problem is None,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from workers.cli_confirm import ask, require_somebody
-from workers.cli_output import say, show_json
+from workers.cli_output import printable, say, show_json
 from workers.cli_run import Run
 
 if TYPE_CHECKING:
@@ -44,6 +44,6 @@ def show_ruling(run: Run, ruling: Ruling) -> None:
         show_json(ruling.as_json())
         return
     about = ruling.intent_id or ruling.escalation_id or ruling.holder
-    click.echo(f"{about}\t{ruling.said}")
+    click.echo(f"{printable(str(about))}\t{printable(ruling.said)}")
     if ruling.dry_run:
         say("dry run: nothing was changed")

@@ -37,17 +37,13 @@ def webhook() -> None:
     help="Only events in this state.",
 )
 @page
-def list_(state: str | None, after: str | None, limit: int) -> None:
+def list_(state: str | None, after: int | None, limit: int) -> None:
     """List the inbox, newest first."""
     from outbox.store import reading
 
-    if after is not None and not (after.isascii() and after.isdigit()):
-        raise click.BadParameter("must be the `next` of the page before", param_hint="--after")
     run = current()
     with run.store.transaction() as tx:
-        rows = reading.webhooks(
-            tx, state=state, limit=limit, after=int(after) if after is not None else None
-        )
+        rows = reading.webhooks(tx, state=state, limit=limit, after=after)
     shown = [{**row, "account": f"{row['vendor']}/{row['account']}"} for row in rows]
     show_rows(run, _LIST, shown, rows[-1]["id"] if len(rows) == limit else None)
 

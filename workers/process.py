@@ -10,13 +10,14 @@ import shutil
 import signal
 import sys
 import threading
+import time
 import warnings
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from billiard.process import active_children
 from celery import Celery
-from celery.concurrency.prefork import TaskPool
 from celery.exceptions import SecurityWarning
 from celery.signals import (
     beat_init,
@@ -24,14 +25,21 @@ from celery.signals import (
     worker_process_shutdown,
     worker_shutting_down,
 )
+from celery.worker import state as worker_state
+from kombu.asynchronous import set_event_loop
 from kombu.entity import Queue
 
 from outbox.doorbell import DRAIN_TASK, SEND_QUEUE, broker_url_of
 from outbox.settings import Settings
+from workers.children import Children
 from workers.rounds import Rounds
 from workers.runtime import Poller, Runtime, Slots, slot_folder
+from workers.sender import STOP_SLACK_S
 
 RESOLVE_QUEUE = "outbox.resolve"
+_log = logging.getLogger(__name__)
+# How soon a Celery that ended by itself is started again: children import SDKs at their start.
+_AGAIN_S = 2.0
 _YES = b"\x01"
 # What the page of memory that parent and children share tells.
 _STOP, _SAID = 0, 1
@@ -48,10 +56,15 @@ class Child:
         self.rounds = Rounds()
         self.runtime: Runtime | None = None
         self.poller: Poller | None = None
+        self._end_by: float | None = None
 
     def stopping(self) -> bool:
         """Whether the worker was told to end."""
-        return self._is(_STOP)
+        told = self._is(_STOP)
+        if told and self._end_by is None:
+            limit_s = self.settings.policy.call_deadline_s + STOP_SLACK_S
+            self._end_by = time.monotonic() + limit_s
+        return told
 
     def stop(self, **_: Any) -> None:
         """No new claim from here on, in any child."""
@@ -72,12 +85,18 @@ class Child:
             print("worker: ready to send and to resolve", file=sys.stderr, flush=True)
 
     def end(self, **_: Any) -> None:
-        """In the child, at its orderly end."""
+        """In the child, at its orderly end. What takes longer than a stop may is left to its
+        leases and holds, like that of any lost worker."""
         if self.poller is not None:
-            self.poller.stop()
-        self.rounds.finish(self.settings.policy.call_deadline_s)
+            self.poller.stop(self._left_s())
+        self.rounds.finish(self._left_s())
         if self.runtime is not None:
-            self.runtime.close()
+            self.runtime.close(self._left_s())
+
+    def _left_s(self) -> float:
+        if not self.stopping() or self._end_by is None:
+            return self.settings.policy.drain_budget_s + self.settings.policy.call_deadline_s
+        return max(self._end_by - time.monotonic(), 0.0)
 
     def _is(self, flag: int) -> bool:
         return self._flags[flag : flag + 1] == _YES
@@ -87,16 +106,6 @@ class Child:
 
     def _on_term(self, _number: int, _frame: FrameType | None) -> None:
         self.stop()
-
-
-class Children(TaskPool):  # type: ignore[misc]
-    """Celery's prefork pool, which takes a child that died before the broker answered for a
-    worker that cannot start, and ends. Here it is replaced like any other."""
-
-    def did_start_ok(self) -> bool:
-        """Called once, when the broker answers for the first time."""
-        self._pool.maintain_pool()
-        return True
 
 
 def build_app(settings: Settings) -> Celery:
@@ -155,15 +164,16 @@ def build_app(settings: Settings) -> Celery:
 
 
 def add_tasks(app: Celery, child: Child) -> None:
-    """The two queues' tasks, over what the child holds."""
+    """The two queues' tasks, over what the child holds; of this application alone, because a
+    process may need a second one."""
 
     def drain() -> None:
         if child.runtime is not None:
             child.rounds.run("drain", child.runtime.drain)
 
-    app.task(drain, name=DRAIN_TASK)
+    app.task(drain, name=DRAIN_TASK, shared=False)
     for role in ("expire", "join", "resolve", "escalate", "page"):
-        app.task(_job(child, role), name=f"outbox.{role}")
+        app.task(_job(child, role), name=f"outbox.{role}", shared=False)
 
 
 def _job(child: Child, role: str) -> Any:
@@ -188,12 +198,33 @@ def run_worker(settings: Settings) -> int:
 
 
 def _run_with_broker(child: Child) -> int:
-    settings = child.settings
-    app = build_app(settings)
-    add_tasks(app, child)
+    """Celery ends by itself where its pool and its connection break at once. Nobody asked for
+    that, so it is started again: a worker may have no supervisor."""
     worker_process_init.connect(child.start, weak=False)
     worker_process_shutdown.connect(child.end, weak=False)
     worker_shutting_down.connect(child.stop, weak=False)
+    while True:
+        code = _run_celery(child)
+        if _told_to_end(child):
+            return code
+        print("worker: Celery ended by itself, it is started again", file=sys.stderr, flush=True)
+        threading.Event().wait(_AGAIN_S)
+        if _told_to_end(child):
+            return 0
+
+
+def _told_to_end(child: Child) -> bool:
+    # Celery's own words are also set by signals of which it tells nobody else.
+    celery_s = (worker_state.should_stop, worker_state.should_terminate)
+    return child.stopping() or any(word is not None for word in celery_s)
+
+
+def _run_celery(child: Child) -> int:
+    """One Celery worker to its end, with all its children."""
+    settings = child.settings
+    set_event_loop(None)
+    app = build_app(settings)
+    add_tasks(app, child)
     worker = app.Worker(
         hostname=f"outbox@%h-{os.getpid()}",
         pool=Children,
@@ -206,7 +237,13 @@ def _run_with_broker(child: Child) -> int:
         optimization="fair",
         quiet=True,
     )
-    worker.start()
+    try:
+        worker.start()
+    except Exception as error:
+        _log.error("Celery could not end in good order: %s", type(error).__name__)
+    for left in active_children():
+        os.kill(left.pid, signal.SIGKILL)
+        left.join()
     return int(worker.exitcode or 0)
 
 

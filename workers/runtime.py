@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import fcntl
 import logging
+import math
 import os
 import socket
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +23,7 @@ from outbox.store import switches
 from outbox.store.connection import Store
 from resolvers import escalating, joining, pagers, paging, sweeping
 from resolvers.directory import Directory
+from resolvers.identifying import identify
 from resolvers.looking import Looker
 from workers.monotonic import since_boot_s
 from workers.sender import Sender
@@ -129,6 +132,15 @@ class Runtime:
         with self.store.transaction() as tx:
             return switches.anything_due(tx)
 
+    def identify(self) -> None:
+        """Learns whose the accounts are that their vendor did not say at the start; none is sent
+        for before. Refused credentials, and those of another account, wait for a person."""
+        for vendor, account, problem in identify(self.store, self.directory):
+            with self.store.transaction() as tx:
+                switches.pause(
+                    tx, vendor, account.name, kind="pause", reason=problem, by=self.instance
+                )
+
     def watch_clock(self) -> None:
         """Compares the database's clock with the host's since the last look."""
         with self.store.transaction() as tx:
@@ -147,10 +159,11 @@ class Runtime:
             if abs(step_s) > self.policy.clock_step_s:
                 switches.doubt_clock(tx, f"the database's clock stepped by {step_s:.1f} s")
 
-    def close(self) -> None:
-        """Ends threads and connections; what is in flight was finished before."""
+    def close(self, limit_s: float | None = None) -> None:
+        """Ends threads and connections; calls in flight were finished before, and look-ups have
+        until then."""
         self.sender.close()
-        self.looker.close()
+        self.looker.close(limit_s)
         self.directory.close()
         self.store.close()
 
@@ -174,7 +187,7 @@ class Runtime:
 class Poller:
     """Polls Postgres from inside a worker process, so that a dead broker delays and never stops.
     One thread drains what is due; another runs a job whose heartbeat is older than three periods,
-    so that a vendor that hangs cannot hold up the webhooks."""
+    and a third asks whose accounts are: a vendor that hangs cannot hold up the webhooks."""
 
     def __init__(self, runtime: Runtime, stopping: Callable[[], bool]) -> None:
         self._runtime = runtime
@@ -182,7 +195,11 @@ class Poller:
         self._ended = threading.Event()
         self._threads = [
             threading.Thread(target=self._repeat, args=(work,), name=f"outbox-{name}", daemon=True)
-            for name, work in (("poll", self._send), ("fill-in", self._fill_in))
+            for name, work in (
+                ("poll", self._send),
+                ("fill-in", self._fill_in),
+                ("identify", runtime.identify),
+            )
         ]
 
     def start(self) -> None:
@@ -190,11 +207,12 @@ class Poller:
         for thread in self._threads:
             thread.start()
 
-    def stop(self) -> None:
-        """Ends the threads after their present round."""
+    def stop(self, limit_s: float | None = None) -> None:
+        """Ends the threads after their present round; waits so long at the most."""
         self._ended.set()
+        end = math.inf if limit_s is None else time.monotonic() + limit_s
         for thread in self._threads:
-            thread.join()
+            thread.join(min(max(end - time.monotonic(), 0.0), threading.TIMEOUT_MAX))
 
     def _repeat(self, work: Callable[[], None]) -> None:
         while not self._ended.wait(self._runtime.policy.tick_drain_s) and not self._stopping():

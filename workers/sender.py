@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from outbox.doorbell import Doorbell
 from outbox.errors import Unreachable
@@ -19,15 +20,16 @@ from outbox.store.claims import Claimer
 from outbox.store.connection import Store
 from outbox.store.intents import Intent
 from resolvers.directory import Directory
+from vendors.watchdog import Watchdog
 from workers.breaker import HANDED_BACK, TOO_LATE
-from workers.flight import Flight, Results, Watchdog, tells_more
+from workers.flight import Flight, Results, tells_more
 from workers.monotonic import since_boot_s
 from workers.recording import Recorder
 
 _RECORD_AGAIN_S = 0.5
 # A process told to end waits no longer than this, beyond the call deadline, for a database that
 # is away: the leases run out, and the rows are resolved like those of any lost worker.
-_STOP_SLACK_S = 4.0
+STOP_SLACK_S = 4.0
 # How soon a drain that waits for answers sees that it shall stop, or claim again.
 _WAIT_S = 0.25
 
@@ -51,12 +53,12 @@ class Sender:
         self._bell = bell
         self._stopping = stopping
         self._policy = directory.policy
-        self._claimer = Claimer(
-            store, directory.sendable(), owner=owner, lease_s=self._policy.lease_s
-        )
+        self._claimer_for = partial(Claimer, store, owner=owner, lease_s=self._policy.lease_s)
+        self._sendable = directory.sendable()
+        self._claimer = self._claimer_for(self._sendable)
         self._pool = ThreadPoolExecutor(self._policy.threads, thread_name_prefix="outbox-send")
         self._results: Results = queue.SimpleQueue()
-        self._watchdog = Watchdog(self._policy.call_deadline_s)
+        self._watchdog = Watchdog()
         self._recorder = Recorder(store, directory, probes=self._claimer.probes, jitter=jitter)
         self._patience = threading.Event()
         self._busy = threading.Lock()
@@ -70,6 +72,7 @@ class Sender:
         if not self._busy.acquire(blocking=False):
             return 0
         try:
+            self._take_up_accounts()
             return self._drain(self._policy.drain_budget_s if budget_s is None else budget_s)
         finally:
             self._busy.release()
@@ -84,6 +87,14 @@ class Sender:
         self._watchdog.close()
 
     # -- the loop ----------------------------------------------------------------------------
+
+    def _take_up_accounts(self) -> None:
+        """Claims for accounts, too, of which it was learned since whose they are."""
+        sendable = self._directory.sendable()
+        if sendable != self._sendable:
+            probes = self._claimer.probes
+            self._sendable, self._claimer = sendable, self._claimer_for(sendable)
+            self._claimer.probes = probes
 
     def _drain(self, budget_s: float) -> int:
         end = time.monotonic() + budget_s
@@ -130,7 +141,7 @@ class Sender:
             return False
         now = time.monotonic()
         if self._stop_by is None:
-            self._stop_by = now + self._policy.call_deadline_s + _STOP_SLACK_S
+            self._stop_by = now + self._policy.call_deadline_s + STOP_SLACK_S
         return now > self._stop_by
 
     def _claim(self) -> int:
@@ -151,7 +162,12 @@ class Sender:
 
     def _launch(self, rows: Sequence[Intent], began: float) -> None:
         for row in rows:
-            flight = Flight(row, start_by=began + self._policy.start_limit_s, results=self._results)
+            flight = Flight(
+                row,
+                start_by=began + self._policy.start_limit_s,
+                deadline_s=self._policy.call_deadline_s,
+                results=self._results,
+            )
             self._in_flight += 1
             self._pool.submit(self._fly, flight)
 
@@ -159,7 +175,7 @@ class Sender:
         if self._stopping() or not flight.may_start():
             flight.land(NotSent(HANDED_BACK if self._stopping() else TOO_LATE))
             return
-        number = self._watchdog.watch(flight)
+        number = self._watchdog.watch(flight, flight.deadline_s)
         try:
             outcome = self._perform(flight)
         except BaseException as error:

@@ -64,6 +64,8 @@ class Server:
         # Every process of the server inherits the other end: end of file is when all are gone.
         self._life_fd, write_fd = os.pipe()
         try:
+            self._log.touch(mode=0o600)
+            self._log.chmod(0o600)
             with self._log.open("wb") as output:
                 self._process = self._watcher.spawn(
                     self.kind,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.metadata import packages_distributions
 
 from outbox import schema
@@ -10,15 +11,18 @@ from outbox.errors import SettingsError
 from outbox.settings import Settings
 from outbox.store import checks, switches, vitals
 from outbox.store.connection import Store, Transaction, probe
+from resolvers.directory import Directory
+from resolvers.identifying import identify
 from vendors.registry import VENDORS
 
 DISTRIBUTION = "outbox-resolve"
 PACKAGES = ("outbox", "vendors", "resolvers", "workers")
 
 
-def checked(settings: Settings) -> None:
-    """Raises ``SettingsError`` with every reason not to start, ``Unreachable`` where the database
-    does not answer. Remembers what each account's name stands for."""
+def checked(settings: Settings) -> Settings:
+    """The settings, each account with its vendor's own id as far as the vendor says it within the
+    time of a connect. Raises ``SettingsError`` with every reason not to start, ``Unreachable``
+    where the database does not answer. Remembers what each account's name stands for."""
     problems = [*settings.start_problems(), *foreign_packages(), *_unknown_vendors(settings)]
     if not settings.database_url:
         problems.append(("DATABASE_URL", "is not set; `outbox up` starts everything"))
@@ -31,10 +35,17 @@ def checked(settings: Settings) -> None:
             if not problems:
                 for (vendor, _), account in sorted(settings.accounts.items()):
                     switches.freeze_account(tx, vendor, account)
+        if not problems:
+            directory = Directory.of(settings, read_s=settings.policy.connect_s)
+            for vendor, account, problem in identify(store, directory):
+                problems.append((f"account {vendor}/{account.name}", problem))
+            settings = replace(settings, accounts=directory.accounts)
+            directory.close()
     finally:
         store.close()
     if problems:
         raise SettingsError(problems)
+    return settings
 
 
 def foreign_packages() -> Iterator[tuple[str, str]]:
@@ -58,13 +69,9 @@ def _unknown_vendors(settings: Settings) -> Iterator[tuple[str, str]]:
 
 
 def _of_database(tx: Transaction, settings: Settings) -> Iterator[tuple[str, str]]:
-    current, wanted = vitals.revision(tx), schema.head()
-    if current != wanted:
-        found = f"is at {current}" if current else "is missing"
-        yield (
-            "DATABASE_URL",
-            f"the schema {found}, this release needs {wanted}: `outbox schema upgrade`",
-        )
+    problem = schema.advice(vitals.revision(tx))
+    if problem is not None:
+        yield "DATABASE_URL", f"the schema {problem}"
         return
     if settings.live() and checks.clock_is_settable(tx):
         yield "DATABASE_URL", "a test's clock is installed, refused with a live credential"

@@ -41,14 +41,11 @@ def webhook_routes(receiver: Receiver) -> list[Route]:
                 _read(request, receiver.settings.webhook_max_bytes), _BODY_S
             )
         except TimeoutError:
-            return PlainTextResponse("the body did not come in time", 408)
+            return _unread(408, "the body did not come in time")
         except ClientDisconnect:
             return PlainTextResponse("the body was cut off", 400)
         if body is None:
-            # The rest is not read: the connection ends with this answer.
-            return PlainTextResponse(
-                "the body is too large", TOO_LARGE, headers={"Connection": "close"}
-            )
+            return _unread(TOO_LARGE, "the body is too large")
         path = request.path_params
         try:
             status, text = await run_in_threadpool(
@@ -61,6 +58,11 @@ def webhook_routes(receiver: Receiver) -> list[Route]:
         return PlainTextResponse(text, status)
 
     return [Route("/webhooks/{vendor}/{account}", webhook, methods=["POST"])]
+
+
+def _unread(status: int, text: str) -> Response:
+    """The rest of the body is not read: the connection ends with this answer."""
+    return PlainTextResponse(text, status, headers={"Connection": "close"})
 
 
 async def _read(request: Request, most_bytes: int) -> bytes | None:
@@ -102,7 +104,10 @@ def _told(found: dict[str, object]) -> Response:
 
 def build_app(receiver: Receiver) -> Starlette:
     """All routes as one ASGI application, to serve or to mount under a path."""
-    return Starlette(routes=[*webhook_routes(receiver), *health_routes(receiver)])
+    app = Starlette(routes=[*webhook_routes(receiver), *health_routes(receiver)])
+    # A redirect would name the Host that the sender made up, and lead a webhook nowhere.
+    app.router.redirect_slashes = False
+    return app
 
 
 def serve(settings: Settings, *, ready: Callable[[str], None] | None = None) -> int:

@@ -161,6 +161,7 @@ def _on_target(
         path=path,
         side_effect=side_effect,
         check=checked(amounts=amounts),
+        money=(amounts[0], "currency") if amounts else None,
         passes=frozenset((target, *passes.split())),
     )
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, LiteralString
-from weakref import WeakKeyDictionary
 
 import psycopg
+from psycopg.abc import RV, PQGen
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import DictRow, dict_row
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
@@ -16,6 +19,21 @@ from outbox.errors import Unreachable
 from outbox.settings import Settings
 
 Params = Mapping[str, Any]
+
+# A host that vanishes sends no word of it. The kernel is told to notice, where the address in the
+# settings does not say otherwise; ``_Connection`` also ends where the kernel sees nothing amiss.
+_SILENCE = {
+    "connect_timeout": 5,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 15_000,
+}
+# Beyond the time after which the server gives a statement up, for its word to arrive.
+_SLACK_S = 1.0
+# How long a connection that has rested so long may take to say that it is still there.
+_REST_S = 1.0
+_CHECK_S = 1.0
 
 # Registering a consumer excludes writers of settlements, so that no result falls between the
 # back-fill and the fan-out; writers share it.
@@ -41,6 +59,24 @@ class Transaction:
         return self.connection.execute(sql, params).rowcount
 
 
+class _Connection(psycopg.Connection[DictRow]):
+    """Waits for each answer until the server must have given the statement up, or the caller must
+    have an answer of its own (``give_up_at``), and is closed then: its pool replaces it."""
+
+    limit_s = 0.0
+    give_up_at = math.inf
+    used_at = 0.0
+
+    def wait(self, gen: PQGen[RV], interval: float = 0.1, timeout: float | None = None) -> RV:
+        """What psycopg does between a question and its answer."""
+        limit_s = min(self.limit_s, max(self.give_up_at - time.monotonic(), 0.0))
+        try:
+            return super().wait(gen, interval, limit_s if timeout is None else timeout)
+        except psycopg.errors._WaitTimeout:
+            self.pgconn.finish()
+            raise psycopg.errors.ConnectionTimeout(f"no answer within {limit_s:.1f} s") from None
+
+
 class Store:
     """The ledger's own connections. Build it after a fork, never before one."""
 
@@ -55,9 +91,15 @@ class Store:
         # In UTC, whatever the server's zone: Python compares and adds times of one zone by their
         # wall clock, and is an hour wrong on the night of a clock change.
         options += " -c timezone=UTC"
-        self._pool: ConnectionPool[psycopg.Connection[DictRow]] = ConnectionPool(
-            settings.require_database().replace("postgresql+psycopg", "postgresql", 1),
+        self._thread = threading.local()
+        self._limit_s = settings.statement_timeout_s + _SLACK_S
+        url = settings.require_database().replace("postgresql+psycopg", "postgresql", 1)
+        said = conninfo_to_dict(url)
+        self._pool: ConnectionPool[_Connection] = ConnectionPool(
+            url,
+            connection_class=_Connection,
             kwargs={
+                **{name: value for name, value in _SILENCE.items() if name not in said},
                 "row_factory": dict_row,
                 "options": options,
                 # A transaction pooler hands the next statement to another server session.
@@ -69,8 +111,8 @@ class Store:
             open=False,
             timeout=settings.statement_timeout_s,
             reconnect_timeout=settings.statement_timeout_s,
-            check=_still_there,
-            configure=_read_committed,
+            check=self._still_there,
+            configure=self._configure,
         )
         self._pool.open()
 
@@ -78,11 +120,14 @@ class Store:
     def transaction(self, patience_s: float | None = None) -> Iterator[Transaction]:
         """A READ COMMITTED transaction: commits at the end, rolls back on an exception.
 
-        Raises ``Unreachable`` when the database does not answer in its bounded time;
-        ``patience_s`` is how long to wait for a connection where that is shorter.
+        Raises ``Unreachable`` when the database does not answer in its bounded time, for a
+        connection and for each statement; ``patience_s`` bounds the whole transaction.
         """
+        give_up_at = math.inf if patience_s is None else time.monotonic() + patience_s
+        self._thread.give_up_at = give_up_at
         try:
             with self._pool.connection(timeout=patience_s) as connection:
+                connection.give_up_at = give_up_at
                 yield Transaction(connection)
         except (PoolTimeout, PoolClosed) as error:
             raise Unreachable(f"the database does not answer: {error}") from error
@@ -93,23 +138,19 @@ class Store:
         """Drops the connections."""
         self._pool.close()
 
+    def _configure(self, connection: _Connection) -> None:
+        connection.limit_s = self._limit_s
+        # Whatever the database's default is: what a statement waited for, the next one must see.
+        connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
 
-def _still_there(connection: psycopg.Connection[DictRow]) -> None:
-    """Asks a connection that has rested whether the server is still there. One that was used a
-    moment ago is not asked: that would be a round trip in each transaction of a busy drain."""
-    now = time.monotonic()
-    if now - _used_at.get(connection, 0.0) > _REST_S:
-        ConnectionPool.check_connection(connection)
-    _used_at[connection] = now
-
-
-_REST_S = 1.0
-_used_at: WeakKeyDictionary[psycopg.Connection[DictRow], float] = WeakKeyDictionary()
-
-
-def _read_committed(connection: psycopg.Connection[DictRow]) -> None:
-    # Whatever the database's default is: what a statement waited for, the next one must see.
-    connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+    def _still_there(self, connection: _Connection) -> None:
+        """Asks a connection that has rested whether the server is still there. One that was used a
+        moment ago is not asked: that would be a round trip in each transaction of a busy drain."""
+        now = time.monotonic()
+        if now - connection.used_at > _REST_S:
+            connection.give_up_at = min(now + _CHECK_S, self._thread.give_up_at)
+            ConnectionPool.check_connection(connection)
+        connection.used_at = now
 
 
 def probe(settings: Settings, *, limit_s: int = 3) -> None:

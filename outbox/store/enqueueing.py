@@ -11,12 +11,13 @@ from typing import Any
 from uuid import UUID
 
 import psycopg
+from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import dict_row
 from sqlalchemy import text
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
-from sqlalchemy.orm import Session
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+from sqlalchemy.orm import Session, scoped_session
 
 from outbox.errors import Denied, Invalid, NotFound, RetryTransaction
 from outbox.intent import Draft
@@ -151,6 +152,45 @@ def note(intent_id: UUID, reason: str) -> Steps:
 # -- drivers ---------------------------------------------------------------------------------
 
 _PARAM = re.compile(r"%\((\w+)\)s")
+# A serialization failure and a deadlock: the same transaction may well pass the next time.
+_REPEAT = ("40001", "40P01")
+
+
+def unscoped(caller: Any) -> Any:
+    """The session behind a registry that keeps one for each thread or task."""
+    return caller() if isinstance(caller, scoped_session | async_scoped_session) else caller
+
+
+def require_transaction(caller: Any) -> None:
+    """Refuses a connection on which what a statement does is committed at once."""
+    driver = _driver(unscoped(caller))
+    if driver is None or not driver.autocommit:
+        return
+    if driver.info.transaction_status == TransactionStatus.IDLE:
+        raise Invalid("session", "is in autocommit and has no transaction open: begin one first")
+
+
+def _driver(caller: Any) -> psycopg.Connection[Any] | psycopg.AsyncConnection[Any] | None:
+    """The driver's open connection under the caller's, where it is psycopg's."""
+    if isinstance(caller, Session):
+        caller = caller.connection()
+    if isinstance(caller, Connection):
+        caller = caller.connection.driver_connection
+    if not isinstance(caller, psycopg.Connection | psycopg.AsyncConnection) or caller.closed:
+        return None
+    return caller
+
+
+def _check_driver(caller: Any) -> None:
+    """Refuses a connection that would not answer each statement with its rows as text."""
+    driver = _driver(caller)
+    if driver is None:
+        return
+    if driver.info.pipeline_status != PipelineStatus.OFF:
+        raise Invalid("session", "is in pipeline mode; leave the pipeline first")
+    encoding = driver.info.parameter_status("client_encoding")
+    if encoding != "UTF8":
+        raise Invalid("session", f"its client_encoding is {encoding}; it must be UTF8")
 
 
 def _as_text(sql: str) -> Any:
@@ -159,7 +199,7 @@ def _as_text(sql: str) -> Any:
 
 def run(steps: Steps, caller: Any) -> Any:
     """Runs steps on the caller's own connection, inside the caller's own transaction."""
-    execute = _executor(caller)
+    execute = _executor(unscoped(caller))
     try:
         statement = next(steps)
         while True:
@@ -169,6 +209,7 @@ def run(steps: Steps, caller: Any) -> Any:
 
 
 def _executor(caller: Any) -> Any:
+    _check_driver(caller)
     if isinstance(caller, psycopg.Connection):
 
         def by_psycopg(sql: str, params: Mapping[str, Any]) -> Rows:
@@ -177,8 +218,8 @@ def _executor(caller: Any) -> Any:
                 with psycopg.Cursor(caller, row_factory=dict_row) as cursor:
                     cursor.execute(sql.encode(), params)
                     return cursor.fetchall() if cursor.description is not None else []
-            except psycopg.errors.SerializationFailure as error:
-                raise _retry() from error
+            except psycopg.Error as error:
+                raise _told(error) from None
 
         return by_psycopg
     if isinstance(caller, Session):
@@ -196,10 +237,24 @@ def _by_sqlalchemy(connection: Connection, sql: str, params: Mapping[str, Any]) 
     try:
         result = connection.execute(_as_text(sql), dict(params))
     except DBAPIError as error:
-        if getattr(error.orig, "sqlstate", getattr(error.orig, "pgcode", None)) == "40001":
-            raise _retry() from error
-        raise
+        told = _told(error.orig)
+        if isinstance(told, RetryTransaction):
+            raise told from None
+        lost = error.connection_invalidated
+        raise type(error)(error.statement, None, told, connection_invalidated=lost) from None
     return [dict(row) for row in result.mappings()] if result.returns_rows else []
+
+
+def _told(error: BaseException | None) -> Exception:
+    """A driver's error as the caller gets it: of the same type, without the values of the row that
+    the server's detail quotes."""
+    if getattr(error, "sqlstate", getattr(error, "pgcode", None)) in _REPEAT:
+        return _retry()
+    if not isinstance(error, psycopg.Error):
+        return Exception(type(error).__name__)
+    bare = type(error)(error.diag.message_primary or str(error))
+    bare.sqlstate = error.sqlstate
+    return bare
 
 
 def _retry() -> RetryTransaction:
@@ -211,10 +266,12 @@ def _retry() -> RetryTransaction:
 
 async def arun(steps: Steps, caller: Any) -> Any:
     """The same on an AsyncSession, an AsyncConnection or a psycopg AsyncConnection."""
+    caller = unscoped(caller)
     if isinstance(caller, AsyncSession | AsyncConnection):
         return await caller.run_sync(lambda sync: run(steps, sync))
     if not isinstance(caller, psycopg.AsyncConnection):
         raise Invalid("session", f"is a {type(caller).__name__}; an async session is expected")
+    _check_driver(caller)
     try:
         statement = next(steps)
         while True:
@@ -230,5 +287,5 @@ async def _by_async_psycopg(
         async with psycopg.AsyncCursor(caller, row_factory=dict_row) as cursor:
             await cursor.execute(sql.encode(), params)
             return await cursor.fetchall() if cursor.description is not None else []
-    except psycopg.errors.SerializationFailure as error:
-        raise _retry() from error
+    except psycopg.Error as error:
+        raise _told(error) from None

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 # Closed by settlement. Every other reason of an intent is a contradiction: only a person closes it.
 DOUBT_REASONS = frozenset({"ttl", "window", "worker_lost", "lane_held", "unsendable"})
+_SECOND_OBJECT = frozenset({"contradiction", "duplicate"})
 
 
 def open_for_intent(
@@ -166,6 +167,19 @@ def close_doubt(tx: Transaction, row: Intent, *, by: str) -> None:
             {"id": found["id"], "rest": rest},
         )
         _page(tx, found["id"], doubts, "resolve")
+
+
+def was_ruled_on(tx: Transaction, intent_id: UUID, reason: str, objects: list[str]) -> bool:
+    """Whether a person has closed this very question about these objects. A second object is one
+    question, whoever saw it."""
+    same = sorted(_SECOND_OBJECT) if reason in _SECOND_OBJECT else [reason]
+    row = tx.one(
+        "SELECT EXISTS (SELECT FROM outbox.escalations WHERE intent_id = %(id)s "
+        "AND closed_at IS NOT NULL AND reasons && %(same)s "
+        "AND detail->'objects' @> %(objects)s) AS y",
+        {"id": intent_id, "same": same, "objects": Jsonb(objects)},
+    )
+    return bool(objects and row and row["y"])
 
 
 def settled_intents(tx: Transaction, limit: int) -> list[UUID]:

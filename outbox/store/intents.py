@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from typing import Any, LiteralString, cast
 from uuid import UUID
@@ -96,8 +96,17 @@ class Intent:
         """The status as the state table names it."""
         return Status(self.status)
 
+    def is_of(self, account: Account) -> bool:
+        """Whether the account is the one that the row was first claimed for, as far as both are
+        known."""
+        owners = {self.vendor_account, account.vendor_account} - {None, ""}
+        return self.mode in (None, account.mode) and len(owners) < 2
+
     def call(self, account: Account, cutoff: Cutoff | None = None) -> Call:
-        """The frozen request as an adapter takes it."""
+        """The frozen request as an adapter takes it. Where nobody said whose the account is, it
+        must be the one that the row was first claimed for."""
+        if not account.vendor_account:
+            account = replace(account, vendor_account=self.vendor_account or "")
         frozen: Mapping[str, Any] = json.loads(self.request or "{}")
         return Call(
             intent_id=self.id,

@@ -70,8 +70,10 @@ def apply(tx: Transaction, intent: Intent, event: Event, change: Change) -> tupl
     )
     if verdict.denied:
         return intent, verdict
-    if change.contradicts:
-        verdict = replace(verdict, contradiction=True)
+    objects = [change.reading.receipt_id] if change.reading else []
+    reason = change.contradicts or "contradiction"
+    if change.contradicts or verdict.contradiction:
+        verdict = replace(verdict, contradiction=not _is_ruled(tx, intent, reason, objects))
     settles = verdict.moved and verdict.status in TERMINAL and intent.state not in TERMINAL
     rules = verdict.moved and intent.state in TERMINAL
     if settles or rules or verdict.contradiction:
@@ -84,9 +86,7 @@ def apply(tx: Transaction, intent: Intent, event: Event, change: Change) -> tupl
     if settles and not verdict.contradiction:
         escalations.close_doubt(tx, written, by=change.actor)
     if verdict.contradiction:
-        objects = [change.reading.receipt_id] if change.reading else []
         known = settles or intent.contradicted_at is not None
-        reason = change.contradicts or "contradiction"
         _contradict(tx, written, reason, objects, change.reason, told=known)
     return written, verdict
 
@@ -143,7 +143,12 @@ UPDATE outbox.intents SET
                         WHEN %(settles)s THEN %(failure_code)s ELSE failure_code END,
     settled_by = CASE WHEN %(settles)s THEN %(settled_by)s ELSE settled_by END,
     settled_at = CASE WHEN %(settles)s THEN outbox.clock() ELSE settled_at END,
-    escalate_at = CASE WHEN %(settles)s THEN NULL ELSE escalate_at END,
+    escalate_at = CASE WHEN %(settles)s THEN NULL
+                       WHEN %(doubt)s = 0 AND %(status)s IN ('pending', 'unknown')
+                            AND COALESCE(veto, %(veto)s) IS NOT NULL
+                            AND contradicted_at IS NULL AND NOT %(contradiction)s
+                       THEN outbox.clock()  -- nothing was sent, and nothing ever will be
+                       ELSE escalate_at END,
     contradicted_at = CASE WHEN %(contradiction)s THEN COALESCE(contradicted_at, outbox.clock())
                            ELSE contradicted_at END
 WHERE id = %(id)s AND version = %(version)s
@@ -220,11 +225,24 @@ def log(tx: Transaction, *, kind: str, actor: str, **columns: Any) -> None:
     )
 
 
-def contradict(tx: Transaction, row: Intent, reason: str, objects: list[str], why: str) -> None:
+def contradict(tx: Transaction, row: Intent, reason: str, objects: list[str], why: str) -> bool:
     """Raises a contradiction: told as unknown, a page, and only a person closes it. What is known
-    already is told to no consumer again; only what is new about it reaches the person."""
+    already is told to no consumer again; only what is new about it reaches the person. False where
+    a person has ruled on it."""
+    if _is_ruled(tx, row, reason, objects):
+        return False
     settlements.lock_consumers(tx)
     _contradict(tx, row, reason, objects, why, told=row.contradicted_at is not None)
+    return True
+
+
+def _is_ruled(tx: Transaction, row: Intent, reason: str, objects: list[str]) -> bool:
+    """Whether a person has ruled that the row landed in spite of it: it is not asked again."""
+    return (
+        row.state is Status.SUCCEEDED
+        and row.contradicted_at is None
+        and escalations.was_ruled_on(tx, row.id, reason, objects)
+    )
 
 
 def _contradict(

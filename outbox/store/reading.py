@@ -60,13 +60,13 @@ def history(tx: Transaction, intent_id: UUID) -> list[dict[str, Any]]:
         """
         SELECT ended_at AS at, 'sender' AS actor, 'attempt ' || outcome AS kind,
             'lease ' || lease_no || CASE WHEN late THEN ', late' ELSE '' END AS what,
-            concat_ws(' ', detail, http_status, NULLIF(vendor_request_id, ''),
+            concat_ws(' ', NULLIF(detail, ''), http_status, NULLIF(vendor_request_id, ''),
                       CASE WHEN replayed THEN 'replayed' END) AS detail
         FROM outbox.attempts WHERE intent_id = %(id)s
         UNION ALL
         SELECT at, actor, kind, CASE WHEN from_status IS DISTINCT FROM to_status
             THEN concat_ws(' -> ', from_status, to_status) ELSE COALESCE(to_status, '') END,
-            concat_ws(' ', reason, NULLIF(detail::text, '{}'))
+            concat_ws(' ', NULLIF(reason, ''), NULLIF(detail::text, '{}'))
         FROM outbox.events WHERE intent_id = %(id)s
         ORDER BY at
         """,

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, LiteralString, assert_never
 from uuid import UUID
 
-from outbox.outcomes import Lost, NotSent, Outcome, Receipt, Refused
+from outbox.outcomes import Lost, NotSent, Outcome, Receipt, Refused, veto_of
 from outbox.states import MAYBE_SENT, TERMINAL, Event, Facts, Status, transition
 from outbox.store import escalations, settlements
 from outbox.store.connection import Transaction
@@ -92,7 +92,7 @@ def _values(ended: Ended) -> dict[str, Any]:
         "settles": verdict.status in TERMINAL,
         "due_in_s": due_in_s,
         "not_sent": 1 if event is Event.NOT_SENT else 0,
-        "veto": (outcome.veto or None) if isinstance(outcome, Lost) else None,
+        "veto": veto_of(outcome) or None,
         "receipt_id": reading.receipt_id if reading else None,
         "receipt": reading.document if reading else None,
         "business": reading.business.value if reading else None,
@@ -167,7 +167,11 @@ WITH ended AS (
         window_ends_at = CASE WHEN e.status = 'pending' THEN NULL ELSE i.window_ends_at END,
         ttl_at = CASE WHEN e.status = 'pending'
                       THEN i.created_at + i.ttl_s * INTERVAL '1 second' ELSE i.ttl_at END,
-        escalate_at = CASE WHEN e.settles OR i.escalate_at IS NULL THEN NULL
+        escalate_at = CASE WHEN e.settles THEN NULL
+                           WHEN e.doubt = 0 AND COALESCE(i.veto, e.veto) IS NOT NULL
+                                AND i.contradicted_at IS NULL
+                           THEN outbox.clock()  -- nothing was sent, and nothing ever will be
+                           WHEN i.escalate_at IS NULL THEN NULL
                            WHEN e.status = 'pending'
                            THEN i.created_at + i.ttl_s * INTERVAL '1 second'
                            ELSE i.escalate_at END,
@@ -281,7 +285,7 @@ def record_late(tx: Transaction, ended: Ended) -> None:
         contradicts="" if is_known else ended.contradicts,
         resends=-1 if answered and event is Event.NOT_SENT else 0,
         failure_code=outcome.code if isinstance(outcome, Refused) else "",
-        veto=outcome.veto if isinstance(outcome, Lost) else "",
+        veto=veto_of(outcome),
         settled_by="late_reply",
         due_in_s=_due_in_s(ended, row, event, still_ours=still_ours),
     )

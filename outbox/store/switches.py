@@ -168,16 +168,17 @@ def listed(tx: Transaction) -> list[dict[str, Any]]:
 
 
 def account_problem(tx: Transaction, vendor: str, account: Account) -> str | None:
-    """Whether a name's mode or vendor account changed while it still has unsettled rows."""
+    """Whether a name's mode or vendor account changed while it still has unsettled rows. A vendor
+    account that nobody has said yet is no change."""
     seen = tx.one(
         "SELECT mode, vendor_account FROM outbox.accounts "
         "WHERE vendor = %(vendor)s AND account = %(account)s",
         {"vendor": vendor, "account": account.name},
     )
-    if seen is None or (
-        seen["mode"] == account.mode
-        and (not seen["vendor_account"] or seen["vendor_account"] == account.vendor_account)
-    ):
+    if seen is None:
+        return None
+    owners = {seen["vendor_account"], account.vendor_account} - {""}
+    if seen["mode"] == account.mode and len(owners) < 2:
         return None
     unsettled = tx.one(
         "SELECT count(*) AS n FROM outbox.intents WHERE vendor = %(vendor)s "
@@ -193,13 +194,25 @@ def account_problem(tx: Transaction, vendor: str, account: Account) -> str | Non
     )
 
 
+def remembered_owner(tx: Transaction, vendor: str, account: Account) -> str:
+    """The vendor account that the name stood for the last time it was known; empty if never."""
+    seen = tx.one(
+        "SELECT vendor_account FROM outbox.accounts "
+        "WHERE vendor = %(vendor)s AND account = %(account)s AND mode = %(mode)s",
+        {"vendor": vendor, "account": account.name, "mode": account.mode},
+    )
+    return str(seen["vendor_account"]) if seen else ""
+
+
 def freeze_account(tx: Transaction, vendor: str, account: Account) -> None:
-    """Remembers what the name stands for now."""
+    """Remembers what the name stands for now; what nobody says now is what it was before."""
     tx.run(
         "INSERT INTO outbox.accounts (vendor, account, mode, vendor_account, seen_at) "
         "VALUES (%(vendor)s, %(account)s, %(mode)s, %(vendor_account)s, outbox.clock()) "
         "ON CONFLICT (vendor, account) DO UPDATE SET mode = EXCLUDED.mode, "
-        "vendor_account = EXCLUDED.vendor_account, seen_at = EXCLUDED.seen_at",
+        "vendor_account = CASE WHEN EXCLUDED.vendor_account = '' "
+        "AND EXCLUDED.mode = outbox.accounts.mode THEN outbox.accounts.vendor_account "
+        "ELSE EXCLUDED.vendor_account END, seen_at = EXCLUDED.seen_at",
         {
             "vendor": vendor,
             "account": account.name,

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -263,9 +263,10 @@ def open_desk(database: str, sandbox: Sandbox) -> Iterator[Desk]:
     settings = Settings.from_env(env)
     vendor = build("stripe", connect_s=2.0, read_s=5.0)
     store = Store(settings)
-    desk = Desk(
-        env, settings, store, Directory(settings, {"stripe": vendor}), sandbox, f"acct_{name}"
-    )
+    directory = Directory(settings, {"stripe": vendor})
+    account = settings.accounts["stripe", "default"]
+    directory.learn("stripe", replace(account, vendor_account=f"acct_{name}"))
+    desk = Desk(env, settings, store, directory, sandbox, f"acct_{name}")
     desk.sql("CREATE TABLE public.moved (by interval)")
     desk.sql("INSERT INTO public.moved VALUES ('0')")
     desk.sql(

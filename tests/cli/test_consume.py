@@ -10,7 +10,7 @@ import pytest
 from tests.cli.desk import Desk
 from tests.cli.ran import WAIT_S
 
-HANDLERS = """
+HANDLERS = r"""
 from sqlalchemy import text
 
 def apply(session, settlement):
@@ -27,6 +27,61 @@ def picky(session, settlement):
 def careless(session, settlement):
     apply(session, settlement)
     session.commit()
+
+def plain_commit(session, settlement):
+    apply(session, settlement)
+    session.execute(text("COMMIT"))
+
+def closes(session, settlement):
+    session.close()
+
+def swallows(session, settlement):
+    if settlement.identity["invoice_id"] == "in_bad":
+        try:
+            session.execute(text("SELECT 1/0"))
+        except Exception:
+            return
+    apply(session, settlement)
+
+def deferred(session, settlement):
+    if settlement.identity["invoice_id"] == "in_bad":
+        session.execute(text("INSERT INTO public.lines VALUES ('no such invoice')"))
+    else:
+        session.execute(text("INSERT INTO public.lines VALUES (:id)"),
+                        {"id": settlement.identity["invoice_id"]})
+    apply(session, settlement)
+
+def exits(session, settlement):
+    apply(session, settlement)
+    if settlement.identity["invoice_id"] == "in_bad":
+        raise SystemExit(5)
+
+async def later(session, settlement):
+    apply(session, settlement)
+
+def later_inside(session, settlement):
+    return later(session, settlement)
+
+def yields(session, settlement):
+    yield apply(session, settlement)
+
+class Later:
+    async def __call__(self, session, settlement):
+        apply(session, settlement)
+
+later_called = Later()
+
+def drops(session, settlement):
+    session.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
+
+def drops_and_swallows(session, settlement):
+    try:
+        drops(session, settlement)
+    except Exception:
+        pass
+
+def paints(session, settlement):
+    raise type("\x1b[31mRED\n", (Exception,), {})("x")
 """
 
 
@@ -87,6 +142,76 @@ def test_a_function_that_commits_is_stopped_before_it_can_lose_a_result(shop: De
     ran = shop.run(*consume("careless"))
     assert ran.code != 0
     assert "must not commit" in ran.err
+
+
+@pytest.mark.parametrize("handler", ["plain_commit", "closes"])
+def test_a_function_that_ends_the_transaction_in_another_way_is_stopped_too(
+    shop: Desk, handler: str
+) -> None:
+    shop.succeeded(invoice_id="in_a")
+    ran = shop.run(*consume(handler))
+    assert (ran.code, ran.out) == (4, "")
+    assert "must not commit" in ran.err
+
+
+@pytest.mark.parametrize("handler", ["swallows", "deferred", "exits"])
+def test_one_result_that_breaks_its_function_takes_no_other_with_it(
+    shop: Desk, handler: str
+) -> None:
+    shop.sql("ALTER TABLE public.paid ADD UNIQUE (invoice)")
+    shop.sql(
+        "CREATE TABLE public.lines (invoice text REFERENCES public.paid (invoice) "
+        "DEFERRABLE INITIALLY DEFERRED)"
+    )
+    for name in ("in_a", "in_bad", "in_c"):
+        shop.succeeded(invoice_id=name)
+    ran = shop.run(*consume(handler), "--json")
+    assert (ran.code, ran.json) == (3, {"schema": 1, "consumed": 2, "failed": 1})
+    assert paid(shop) == ["in_a", "in_c"]
+    assert shop.run(*consume("apply"), "--json").json["consumed"] == 1
+
+
+@pytest.mark.parametrize("handler", ["later", "yields", "later_called"])
+def test_a_function_of_which_a_call_runs_nothing_is_refused(shop: Desk, handler: str) -> None:
+    shop.succeeded(invoice_id="in_a")
+    ran = shop.run(*consume(handler))
+    assert (ran.code, ran.out) == (2, "")
+    assert "async or a generator" in ran.err
+    assert shop.run(*consume("apply"), "--json").json["consumed"] == 1
+
+
+def test_a_result_whose_function_returns_what_nobody_runs_is_not_consumed(shop: Desk) -> None:
+    shop.succeeded(invoice_id="in_a")
+    ran = shop.run(*consume("later_inside"), "--json")
+    assert (ran.code, ran.json) == (3, {"schema": 1, "consumed": 0, "failed": 1})
+    assert "returned a coroutine" in ran.err
+    assert shop.run(*consume("apply"), "--json").json["consumed"] == 1
+
+
+@pytest.mark.parametrize("handler", ["drops", "drops_and_swallows"])
+def test_a_connection_that_is_lost_under_a_function_loses_no_result(
+    shop: Desk, handler: str
+) -> None:
+    shop.succeeded(invoice_id="in_a")
+    ran = shop.run(*consume(handler))
+    assert (ran.code, ran.out) == (6, "")
+    assert shop.run(*consume("apply"), "--json").json["consumed"] == 1
+
+
+def test_what_a_function_raises_does_not_drive_the_terminal(shop: Desk) -> None:
+    shop.succeeded(invoice_id="in_a")
+    ran = shop.run(*consume("paints"))
+    assert ran.code == 3
+    assert "\x1b" not in ran.err
+    assert len(ran.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("body", ["raise SystemExit(5)", "raise ValueError('no')", "import gone"])
+def test_a_module_that_cannot_be_imported_is_a_usage_error(shop: Desk, body: str) -> None:
+    Path("shop_broken.py").write_text(body)
+    ran = shop.run("consume", "shop_broken:apply", "--consumer", "billing", "--once")
+    assert (ran.code, ran.out) == (2, "")
+    assert "cannot be imported" in ran.err
 
 
 @pytest.mark.parametrize("handler", ["shop_billing", "nothing_there:apply", "shop_billing:nothing"])

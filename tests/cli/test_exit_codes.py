@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import shlex
 import socket
+import subprocess
+import sys
 import time
 
 import pytest
 
 from outbox import schema
-from tests.cli.desk import Desk
+from tests.cli.desk import SCRIPT, Desk
 
 
 def test_done_is_zero_with_data_on_stdout_and_nothing_on_stderr(desk: Desk) -> None:
@@ -24,7 +27,17 @@ def test_usage_is_two(desk: Desk) -> None:
         ["intent", "show"],
         ["intent", "list", "--limit", "0"],
         ["intent", "list", "--after", "x"],
+        ["intent", "list", "--after", "99999999999999999999"],
+        ["webhook", "list", "--after", "9" * 5000],
+        ["escalation", "list", "--after", "100001"],
         ["intent", "list", "--older", "soon"],
+        ["intent", "list", "--older", "99999999d"],
+        ["intent", "list", "--older", "9" * 400 + "s"],
+        ["intent", "list", "--tenant", "\udcff"],
+        ["vendor", "pause", "stripe/default", "--reason", "\udcff"],
+        ["vendor", "pause", "stripe/default", "--reason", "calm\x1b[31m"],
+        ["vendor", "pause", "stripe/default", "--reason", "calm\nbob: resume it"],
+        ["doctor", "--accept", "--reason", "calm\rbob"],
         ["escalation", "mute", "abcdef", "--reason", "x"],
         ["vendor", "check", "stripe"],
     ):
@@ -134,13 +147,80 @@ def test_a_reader_that_has_had_enough_is_no_error(desk: Desk) -> None:
     assert process.wait(30) == 0
     assert process.stderr.read() == ""
     process.stderr.close()
+    at_once = desk.start("config", "show")
+    assert at_once.stdout is not None
+    at_once.stdout.close()
+    assert at_once.wait(30) == 0
+    for pipe in (at_once.stdin, at_once.stderr):
+        assert pipe is not None
+        pipe.close()
     assert process.stdin is not None
     process.stdin.close()
 
 
 @pytest.mark.parametrize("verb", ["worker", "beat", "web"])
 def test_no_process_starts_on_a_schema_of_another_release(desk: Desk, verb: str) -> None:
-    desk.sql("UPDATE outbox.alembic_version SET version_num = '0000'")
+    schema.downgrade(desk.settings.database_url)
     ran = desk.run(verb)
     assert (ran.code, ran.out) == (2, "")
     assert "outbox schema upgrade" in ran.err
+
+
+def test_a_database_that_is_ahead_is_said_to_be_and_never_to_be_upgraded(desk: Desk) -> None:
+    desk.sql("UPDATE outbox.alembic_version SET version_num = '9999'")
+    for args, code in (
+        (("schema", "upgrade"), 4),
+        (("schema", "check"), 3),
+        (("doctor",), 3),
+        (("health",), 3),
+        (("worker",), 2),
+    ):
+        ran = desk.run(*args)
+        assert ran.code == code, args
+        assert "a newer release has upgraded it" in ran.out + ran.err, args
+        assert "schema upgrade" not in ran.out + ran.err, args
+    assert desk.sql("SELECT version_num FROM outbox.alembic_version")[0]["version_num"] == "9999"
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["postgres://u:hunter2%zz@h/d", "postgres://u:hunter2@h:notaport/d", "postgres://h/d?foo=bar"],
+)
+def test_an_address_that_cannot_be_read_is_named_and_not_quoted(desk: Desk, url: str) -> None:
+    ran = desk.run("intent", "list", DATABASE_URL=url)
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith("outbox: DATABASE_URL: ")
+    assert "hunter2" not in ran.err
+
+
+def test_a_role_that_may_not_is_refused_by_the_database_in_its_words(desk: Desk) -> None:
+    role = f"weak_{desk.vendor_account}"
+    desk.sql(f"CREATE ROLE {role} LOGIN")
+    url = desk.settings.database_url.replace("postgres@", f"{role}@")
+    try:
+        for args in (
+            ("intent", "list"),
+            ("worker",),
+            ("doctor",),
+            ("schema", "check"),
+            ("schema", "upgrade"),
+            ("consume", "json:dumps", "--consumer", "c", "--once"),
+        ):
+            ran = desk.run(*args, DATABASE_URL=url)
+            assert (ran.code, ran.out) == (4, ""), (args, ran)
+            assert "the database refuses this to the role of DATABASE_URL" in ran.err
+            assert len(ran.err.splitlines()) == 1
+    finally:
+        desk.sql(f"DROP ROLE {role}")
+
+
+@pytest.mark.parametrize("stdout", ["/dev/full", None])
+def test_a_stdout_that_takes_nothing_is_no_bug(desk: Desk, stdout: str | None) -> None:
+    words = shlex.join([sys.executable, str(SCRIPT), "config", "show"])
+    where = f">{stdout}" if stdout else ">&-"
+    ran = subprocess.run(
+        ["/bin/sh", "-c", f"{words} {where}"], env=desk.env, capture_output=True, text=True
+    )
+    assert ran.returncode == 74
+    assert ran.stderr.startswith("outbox: cannot write")
+    assert len(ran.stderr.splitlines()) == 1

@@ -31,8 +31,33 @@ def live(desk: Desk) -> Settings:
 
 def test_a_first_start_remembers_what_each_account_stands_for(desk: Desk) -> None:
     checked(desk.settings)
-    (row,) = desk.sql("SELECT vendor, account, mode FROM outbox.accounts")
+    (row,) = desk.sql("SELECT * FROM outbox.accounts")
     assert (row["vendor"], row["account"], row["mode"]) == ("stripe", "default", "test")
+    assert row["vendor_account"] == desk.vendor_account
+
+
+def test_a_start_asks_the_vendor_whose_the_accounts_are_that_nobody_said_it_of(desk: Desk) -> None:
+    started = checked(desk.settings)
+    assert started.accounts["stripe", "default"].vendor_account == desk.vendor_account
+
+
+def test_a_start_goes_on_with_what_an_account_was_where_its_vendor_does_not_answer(
+    desk: Desk,
+) -> None:
+    silent = Settings.from_env({**desk.env, "STRIPE_API_BASE": "http://127.0.0.1:1"})
+    assert checked(silent).accounts["stripe", "default"].vendor_account == ""
+    checked(desk.settings)
+    started = checked(silent)
+    assert started.accounts["stripe", "default"].vendor_account == desk.vendor_account
+
+
+def test_a_credential_of_another_account_is_refused_while_rows_are_unsettled(desk: Desk) -> None:
+    checked(desk.settings)
+    desk.lost()
+    other = {"STRIPE_API_KEY": desk.sandbox.api_key(desk.vendor_account + "b")}
+    problem = problems(Settings.from_env({**desk.env, **other}))["account stripe/default"]
+    assert desk.vendor_account in problem
+    assert "give the new credentials another name" in problem
 
 
 def test_an_account_that_changes_its_mode_under_unsettled_rows_is_refused(desk: Desk) -> None:

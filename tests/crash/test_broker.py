@@ -166,7 +166,7 @@ def test_a_webhook_joins_while_a_vendor_hangs_and_a_hundred_thousand_rows_are_du
     works.sandbox.fault("unavailable_503", account=calm, endpoint="GET *")
     works.sandbox.webhook_fault("delay", account=calm, after_s=1)
     ids = works.enqueue(calm, 3)
-    wait_until(lambda: works.statuses(ids).get("succeeded") == 3, limit_s=15)
+    works.wait_until_settled(ids)
     joined = works.sql(
         "SELECT settled_by FROM outbox.intents WHERE id = ANY(%(ids)s)", {"ids": ids}
     )

@@ -22,7 +22,11 @@ from vendors.registry import build
 
 SECRET = "whsec_of_the_test"
 ACCOUNT = Account(
-    "default", "test", credential="sk_test_nowhere", webhook_secrets=(SECRET,), vendor_account=""
+    "default",
+    "test",
+    credential="sk_test_nowhere",
+    webhook_secrets=(SECRET,),
+    vendor_account="acct_ledger",
 )
 CHARGE = WriteTool(
     "charge_invoice",

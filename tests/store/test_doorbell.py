@@ -13,7 +13,7 @@ import psycopg
 import pytest
 import redis
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from outbox.doorbell import SEND_QUEUE
 from tests.store.book import CHARGE, SCOPE, Book, charge, open_book
@@ -121,6 +121,15 @@ def test_an_async_session_rings_after_its_commit(book: Book, client: redis.Redis
         await engine.dispose()
 
     asyncio.run(enqueue_later())
+    assert bells(client) == 1
+
+
+def test_a_scoped_session_rings_after_its_commit(book: Book, client: redis.Redis) -> None:
+    registry = scoped_session(sessionmaker(book.engine))
+    with registry.begin():
+        enqueue(book, registry)
+        assert client.dbsize() == 0
+    registry.remove()
     assert bells(client) == 1
 
 

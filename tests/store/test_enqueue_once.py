@@ -61,7 +61,7 @@ def test_a_reworded_re_emit_with_another_call_id_is_the_same_row(book: Book) -> 
     again = book.enqueue(args=other)
     assert (again.intent_id, again.deduplicated) == (first.intent_id, True)
     assert "another memo was given later and not used" in again.notes
-    assert "stripped the reserved argument idempotencyKey" in again.notes
+    assert "stripped the reserved argument toolCallId, idempotencyKey" in again.notes
     (row,) = book.sql("SELECT args, key, request FROM outbox.intents")
     assert "Pay invoice 7" in row["args"]
     assert "uuid" not in row["args"] + row["request"]

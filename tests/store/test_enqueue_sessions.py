@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,10 +13,17 @@ import psycopg
 import pytest
 from psycopg.rows import class_row, dict_row, namedtuple_row, scalar_row
 from sqlalchemy import create_engine, text
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, create_async_engine
-from sqlalchemy.orm import Session
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import (
+    AsyncConnection,
+    AsyncSession,
+    async_scoped_session,
+    async_sessionmaker,
+    create_async_engine,
+)
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from outbox import Answer, IntentMismatch, Invalid
+from outbox import Answer, IntentMismatch, Invalid, RetryTransaction
 from tests.store.book import CHARGE, SCOPE, Book, charge
 
 
@@ -22,6 +31,14 @@ from tests.store.book import CHARGE, SCOPE, Book, charge
 def session(book: Book) -> Iterator[Any]:
     with Session(book.engine) as opened, opened.begin():
         yield opened
+
+
+@contextmanager
+def scoped(book: Book) -> Iterator[Any]:
+    registry = scoped_session(sessionmaker(book.engine))
+    with registry.begin():
+        yield registry
+    registry.remove()
 
 
 @contextmanager
@@ -38,6 +55,7 @@ def by_psycopg(book: Book, **options: Any) -> Iterator[Any]:
 
 KINDS: dict[str, Callable[[Book], Any]] = {
     "session": session,
+    "scoped session": scoped,
     "connection": connection,
     "psycopg": by_psycopg,
     "psycopg with dictionaries": lambda b: by_psycopg(b, row_factory=dict_row),
@@ -73,6 +91,12 @@ async def _on_async(book: Book, kind: str, args: dict[str, Any]) -> list[Answer]
             return await twice(raw)
     engine = create_async_engine(book.settings.database_url)
     try:
+        if kind == "scoped session":
+            registry = async_scoped_session(async_sessionmaker(engine), asyncio.current_task)
+            async with registry.begin():
+                answers = await twice(registry)
+            await registry.remove()
+            return answers
         if kind == "session":
             async with AsyncSession(engine) as opened, opened.begin():
                 return await twice(opened)
@@ -82,7 +106,7 @@ async def _on_async(book: Book, kind: str, args: dict[str, Any]) -> list[Answer]
         await engine.dispose()
 
 
-@pytest.mark.parametrize("kind", ["session", "connection", "psycopg"])
+@pytest.mark.parametrize("kind", ["session", "scoped session", "connection", "psycopg"])
 def test_any_async_connection_records_once_and_finds_again(book: Book, kind: str) -> None:
     first, again = asyncio.run(_on_async(book, kind, charge()))
     assert (again.intent_id, again.deduplicated) == (first.intent_id, True)
@@ -210,3 +234,139 @@ def test_the_callers_connection_is_left_as_it_was(book: Book) -> None:
         opened.commit()
     engine.dispose()
     assert before == after
+
+
+# -- connections that would not answer as ours do ------------------------------------------------
+
+
+def test_pipeline_mode_is_refused_before_any_sql_and_nothing_is_consumed(book: Book) -> None:
+    def refused_by(opened: Any) -> None:
+        for call in (
+            lambda: book.outbox.enqueue(opened, CHARGE, SCOPE, charge()),
+            lambda: book.outbox.settlements(opened, "billing"),
+            lambda: book.outbox.advance_epoch(opened, "acme", "run-1", "turn-1"),
+        ):
+            with pytest.raises(Invalid, match="pipeline") as refused:
+                call()
+            assert refused.value.field == "session"
+
+    with psycopg.connect(book.url) as raw:
+        with raw.pipeline():
+            refused_by(raw)
+        book.outbox.enqueue(raw, CHARGE, SCOPE, charge())
+    with book.engine.connect() as opened:
+        driver = opened.connection.driver_connection
+        assert isinstance(driver, psycopg.Connection)
+        with driver.pipeline():
+            refused_by(opened)
+
+    async def later() -> None:
+        async with await psycopg.AsyncConnection.connect(book.url) as raw:
+            async with raw.pipeline():
+                with pytest.raises(Invalid, match="pipeline"):
+                    await book.outbox.aenqueue(raw, CHARGE, SCOPE, charge())
+            await book.outbox.aenqueue(raw, CHARGE, SCOPE, charge())
+
+    asyncio.run(later())
+    assert (book.count(), book.count("epochs"), book.count("consumers")) == (2, 0, 0)
+
+
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
+@pytest.mark.parametrize("kind", ["session", "psycopg"])
+def test_a_client_encoding_that_cannot_carry_every_text_is_refused_before_any_sql(
+    book: Book, kind: str, encoding: str
+) -> None:
+    with KINDS[kind](book) as opened:
+        say = opened.execute if kind == "psycopg" else lambda sql: opened.execute(text(sql))
+        say(f"SET LOCAL client_encoding = '{encoding}'")
+        with pytest.raises(Invalid, match=encoding) as refused:
+            book.outbox.enqueue(opened, CHARGE, SCOPE, charge(memo="zażółć 😀"))
+        assert refused.value.field == "session"
+        say("RESET client_encoding")
+        book.outbox.enqueue(opened, CHARGE, SCOPE, charge(memo="zażółć 😀"))
+    assert book.count() == 1
+
+
+# -- errors of the database ----------------------------------------------------------------------
+
+FAULTS: dict[str, tuple[str, type[psycopg.Error]]] = {
+    "read only": ("SET TRANSACTION READ ONLY", psycopg.errors.ReadOnlySqlTransaction),
+    "a lock": ("SET LOCAL lock_timeout = '1ms'", psycopg.errors.LockNotAvailable),
+    "a constraint": ("SELECT 1", psycopg.errors.CheckViolation),
+}
+
+
+def _enqueue_after(book: Book, kind: str, before: str, args: dict[str, Any]) -> None:
+    with KINDS[kind](book) as opened:
+        opened.execute(before if kind == "psycopg" else text(before))
+        book.outbox.enqueue(opened, CHARGE, SCOPE, args)
+
+
+@pytest.mark.parametrize("why", FAULTS)
+@pytest.mark.parametrize("kind", ["session", "connection", "psycopg"])
+def test_an_error_of_the_database_keeps_its_type_and_quotes_nothing_of_the_row(
+    book: Book, kind: str, why: str
+) -> None:
+    before, expected = FAULTS[why]
+    args = charge(memo="jane@example.com", receipt_email="jane@example.com")
+    with psycopg.connect(book.url) as holder:
+        if why == "a lock":
+            book.outbox.enqueue(holder, CHARGE, SCOPE, args)
+        if why == "a constraint":
+            book.sql("ALTER TABLE outbox.intents ADD CHECK (tenant <> 'acme')")
+        with pytest.raises((psycopg.Error, DBAPIError)) as caught:
+            _enqueue_after(book, kind, before, args)
+        holder.rollback()
+    error = caught.value
+    driver = getattr(error, "orig", error)
+    assert isinstance(driver, expected)
+    assert driver.sqlstate == expected.sqlstate
+    said = "".join(traceback.format_exception(error)) + repr(vars(error)) + repr(vars(driver))
+    assert "jane" not in said
+    assert args["invoice_id"] not in said
+    assert driver.diag.message_detail is None
+
+
+@pytest.mark.parametrize("kind", ["session", "psycopg"])
+def test_a_deadlock_asks_the_caller_to_repeat_the_transaction(book: Book, kind: str) -> None:
+    mine, theirs = charge(), charge()
+    both = threading.Barrier(2)
+    told: list[type[Exception]] = []
+
+    def work(first: dict[str, Any], second: dict[str, Any]) -> None:
+        try:
+            with KINDS[kind](book) as opened:
+                book.outbox.enqueue(opened, CHARGE, SCOPE, first)
+                both.wait(30)
+                book.outbox.enqueue(opened, CHARGE, SCOPE, second)
+        except Exception as error:
+            told.append(type(error))
+
+    other = threading.Thread(target=work, args=(theirs, mine))
+    other.start()
+    work(mine, theirs)
+    other.join()
+    assert told == [RetryTransaction]
+    assert book.count() == 2
+
+
+# -- what is no list of requests -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("requests", "field"),
+    [
+        ([1], "requests[0]"),
+        ([(SCOPE, charge()), (SCOPE,)], "requests[1]"),
+        ([{"scope": SCOPE, "args": {}}], "requests[0]"),
+        ([(SCOPE, charge()), (SCOPE, {})], "requests[1].args.invoice_id"),
+        (None, "requests"),
+        ({}, "requests"),
+        ("ab", "requests"),
+    ],
+)
+def test_many_are_pairs_and_the_wrong_one_is_named(book: Book, requests: Any, field: str) -> None:
+    with book.engine.begin() as opened, pytest.raises(Invalid) as refused:
+        book.outbox.enqueue_many(opened, CHARGE, requests)
+    assert refused.value.field == field
+    assert book.count() == 0

@@ -255,3 +255,23 @@ def test_a_later_result_of_an_intent_waits_for_the_one_that_another_consumer_hol
     with Session(book.engine) as session, session.begin():
         (later,) = book.outbox.settlements(session, "billing")
     assert later.kind == "business"
+
+
+@pytest.mark.parametrize("kind", ["connection", "session", "psycopg"])
+def test_autocommit_is_refused_and_takes_nothing(book: Book, kind: str) -> None:
+    settle(book, 2)
+    taken = take(book, "first")
+    alone = book.engine.execution_options(isolation_level="AUTOCOMMIT")
+    openers: dict[str, Callable[[], Any]] = {
+        "connection": alone.connect,
+        "session": lambda: Session(alone),
+        "psycopg": lambda: psycopg.connect(book.url, autocommit=True),
+    }
+    with openers[kind]() as opened:
+        with pytest.raises(Invalid, match="autocommit") as refused:
+            book.outbox.settlements(opened, "billing")
+        assert refused.value.field == "session"
+        if kind == "psycopg":
+            with opened.transaction(force_rollback=True):
+                assert [s.id for s in book.outbox.settlements(opened, "billing")] == taken
+    assert take(book) == taken

@@ -7,6 +7,7 @@ import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 from uuid import UUID, uuid4
 
 import psycopg
@@ -122,6 +123,36 @@ def test_a_database_that_is_away_is_an_unknown_answer_in_bounded_time(
         assert time.monotonic() - began < 3.0
         listener.close()
         outbox.close()
+
+
+@pytest.mark.parametrize("kind", ["there is no such table", "it may not be read"])
+def test_a_ledger_that_cannot_be_read_is_an_unknown_answer(book: Book, kind: str) -> None:
+    answer = book.enqueue()
+    settings = book.settings
+    if kind == "there is no such table":
+        book.sql("ALTER TABLE outbox.intents RENAME TO elsewhere")
+    else:
+        role = f"weak_{book.value('SELECT current_database()')}"
+        book.sql(f"CREATE ROLE {role} LOGIN")
+        settings = replace(settings, database_url=as_role(settings.database_url, role))
+    outbox = Outbox(settings)
+    seen = outbox.wait(answer, timeout_s=0.1)
+    outbox.close()
+    assert (seen.told, seen.status) == ("unknown", "not_seen")
+
+
+def as_role(url: str, role: str) -> str:
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{role}@{rest.partition('@')[2]}"
+
+
+@pytest.mark.parametrize("timeout_s", ["x", "5", True, [1], float("nan"), float("inf"), 1e300])
+def test_a_time_to_wait_is_a_number_of_seconds(book: Book, timeout_s: Any) -> None:
+    with pytest.raises(Invalid) as refused:
+        book.outbox.wait(uuid4(), timeout_s)
+    assert refused.value.field == "timeout_s"
+    for at_once in (0, -1, -(10**400)):
+        assert book.outbox.wait(uuid4(), at_once).told == "unknown"
 
 
 def test_a_connection_that_was_killed_between_two_waits_is_replaced(book: Book) -> None:

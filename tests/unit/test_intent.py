@@ -80,10 +80,21 @@ def test_a_key_supplied_by_a_model_never_counts() -> None:
     one = made(idempotency_key="uuid-1", toolCallId="call_a", run_id="other", outbox_key="k")
     assert one.key == made().key
     assert "uuid-1" not in one.columns["request"] + one.columns["args"]
-    assert one.notes == tuple(
-        f"stripped the reserved argument {name}"
-        for name in ("idempotency_key", "toolCallId", "run_id", "outbox_key")
+    assert one.notes == (
+        "stripped the reserved argument idempotency_key, toolCallId, run_id, outbox_key",
     )
+
+
+def test_what_a_model_names_does_not_flood_a_note_or_an_error() -> None:
+    long = "_" * 200_000 + "epoch"
+    many = {"_" * n + "epoch": 1 for n in range(5000)}
+    for flood in ({long: 1}, many):
+        one = draft(CHARGE, SCOPE, {**ARGS, **flood})
+        assert len(one.columns["note"]) < 500
+    strict = replace(CHARGE, strict=True)
+    assert len(refused(strict, {**ARGS, long: 1})) < 100
+    schema = replace(NOTE, schema={"additionalProperties": {"type": "integer"}})
+    assert refused(schema, {"\x1b[2J" + "x" * 60_000: "v"}).startswith("args.\\x1b[2Jx")
 
 
 def test_a_strict_tool_refuses_a_key_supplied_by_a_model() -> None:
@@ -122,6 +133,13 @@ def test_a_schema_refuses_by_field_and_quotes_nothing() -> None:
         draft(tool, SCOPE, {"lines": [{"count": 1}, {"count": "secret"}]})
     assert error.value.field == "args.lines[1].count"
     assert "secret" not in str(error.value)
+
+
+def test_a_number_and_its_text_are_two_intents_unless_the_schema_admits_one_form() -> None:
+    assert made(invoice_id=42).key != made(invoice_id="42").key
+    tool = replace(CHARGE, schema={"properties": {"invoice_id": {"type": "string"}}})
+    assert made(tool, invoice_id="42").key == made(invoice_id="42").key
+    assert refused(tool, {**ARGS, "invoice_id": 42}) == "args.invoice_id"
 
 
 # -- scope ---------------------------------------------------------------------------------------
@@ -211,13 +229,13 @@ def test_arguments_named_like_parameters_pass_through_and_identity_goes_to_metad
 def test_a_function_builds_the_request_and_cannot_change_the_arguments() -> None:
     def build(args: Mapping[str, Any]) -> Mapping[str, Any]:
         args["extra"].append("changed")
-        return {"amount": args["amount"] * 2, "currency": "usd", "metadata": {"mine": 1}}
+        return {"amount": args["amount"], "currency": "usd", "metadata": {"mine": 1}}
 
     tool = replace(CHARGE, request=build)
     one = made(tool, extra=["kept"])
     assert json.loads(one.columns["args"])["extra"] == ["kept"]
     params = request(one)["params"]
-    assert params["amount"] == 9800
+    assert params["amount"] == 4900
     assert params["metadata"] == {
         "mine": 1,
         "outbox_id": str(one.id),
@@ -226,15 +244,71 @@ def test_a_function_builds_the_request_and_cannot_change_the_arguments() -> None
 
 
 @pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"amount": 490_000}, "request.amount"),
+        ({"amount": 49}, "request.amount"),
+        ({"currency": "eur"}, "request.currency"),
+    ],
+)
+def test_a_built_request_cannot_send_other_money_than_is_guarded(
+    changes: dict[str, Any], field: str
+) -> None:
+    build = {"amount": ARGS["amount"], "currency": ARGS["currency"], **changes}
+    assert refused(replace(CHARGE, request=lambda _: build), ARGS) == field
+    # Nor may an argument that is named like the vendor's stand in for the guarded one.
+    renamed = replace(CHARGE, guard=("total", "cur"), money=("total", "cur"))
+    args = {"invoice_id": "in_7", "total": 4900, "cur": "usd", "amount": 4900, "currency": "usd"}
+    assert request(draft(renamed, SCOPE, args))["params"]["amount"] == 4900
+    assert refused(renamed, {**args, **changes}) == field
+
+
+def test_a_refund_names_its_guarded_amount_and_may_leave_the_currency_to_the_vendor() -> None:
+    def refund(*sent: str) -> WriteTool:
+        return WriteTool(
+            "refund_invoice",
+            vendor="stripe",
+            operation="refunds.create",
+            side_effect="refund",
+            identity=("invoice_id",),
+            guard=("amount", "currency"),
+            money=("amount", "currency"),
+            request=lambda args: {"payment_intent": "pi_1", **{n: args[n] for n in sent}},
+        )
+
+    assert request(draft(refund("amount"), SCOPE, ARGS))["params"]["amount"] == 4900
+    assert refused(refund(), ARGS) == "request.amount"
+
+
+@pytest.mark.parametrize(
+    ("extra", "field"),
+    [
+        ({"metadata[outbox_id]": "mine"}, "request.metadata[outbox_id]"),
+        ({"amount[]": 1}, "request.amount[]"),
+        ({"amount]": 1}, "request.amount]"),
+        ({"shipping": {"a][b": 1}}, "request.shipping.a][b"),
+        ({"hooks": [{"x": 1}, {"[": 1}]}, "request.hooks[1].["),
+    ],
+)
+def test_a_name_in_square_brackets_cannot_pass_for_another_parameter(
+    extra: dict[str, Any], field: str
+) -> None:
+    build = {"amount": 4900, "currency": "usd", **extra}
+    assert refused(replace(CHARGE, request=lambda _: build), ARGS) == field
+    if field.count(".") > 1:
+        assert refused(CHARGE, {**ARGS, **extra}) == field
+
+
+@pytest.mark.parametrize(
     ("built", "field"),
     [
         (None, "tool.request"),
         ([], "tool.request"),
         ({"amount": float("nan"), "currency": "usd"}, "request.amount"),
-        ({"amount": 1, "currency": "usd", "description": "a\x00"}, "request.description"),
-        ({"amount": 1, "currency": "usd", "metadata": []}, "request.metadata"),
+        ({"amount": 4900, "currency": "usd", "description": "a\x00"}, "request.description"),
+        ({"amount": 4900, "currency": "usd", "metadata": []}, "request.metadata"),
         ({"amount": 1}, "request.currency"),
-        ({"amount": 1, "currency": "usd", "description": "x" * 70_000}, "request"),
+        ({"amount": 4900, "currency": "usd", "description": "x" * 70_000}, "request"),
     ],
 )
 def test_a_built_request_that_cannot_be_carried_is_refused(built: Any, field: str) -> None:
@@ -242,7 +316,7 @@ def test_a_built_request_that_cannot_be_carried_is_refused(built: Any, field: st
 
 
 def metadata(**entries: Any) -> WriteTool:
-    params = {"amount": 1, "currency": "usd", "metadata": entries}
+    params = {"amount": 4900, "currency": "usd", "metadata": entries}
     return replace(CHARGE, request=lambda _: params)
 
 
@@ -315,6 +389,15 @@ def test_a_path_takes_nothing_but_an_objects_id(value: Any) -> None:
 @pytest.mark.parametrize("amount", [19.99, 49.5, "4900", True, -1, 10**15 + 1, [1]])
 def test_an_amount_is_an_integer_and_is_never_rounded(amount: Any) -> None:
     assert refused(CHARGE, {**ARGS, "amount": amount}) == "args.amount"
+
+
+def test_a_refused_amount_is_told_what_is_accepted() -> None:
+    with pytest.raises(Invalid) as below:
+        made(amount=-1)
+    assert below.value.problem == f"must be an amount from 0 to {10**15}"
+    with pytest.raises(Invalid) as zero:
+        made(amount=0)
+    assert (zero.value.field, zero.value.problem) == ("request.amount", "must be positive")
 
 
 def test_an_amount_written_as_a_whole_float_is_that_integer() -> None:

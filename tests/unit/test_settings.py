@@ -95,6 +95,18 @@ def test_every_fault_is_shown_at_once() -> None:
         ("DATABASE_URL", "postgresql://h:port/outbox"),
         ("DATABASE_URL", "sqlite:///x"),
         ("DATABASE_URL", "postgresql+asyncpg://h/d"),
+        ("DATABASE_URL", "postgres://u:SECRET%zz@h/d"),
+        ("DATABASE_URL", "postgres://u:SECRET@h:notaport/d"),
+        ("DATABASE_URL", "postgres://u:SECRET@h/d?port=notaport"),
+        ("DATABASE_URL", "postgres://u:SECRET@h:70000/d"),
+        ("DATABASE_URL", "postgres://u:SECRET@h/d?foo=bar"),
+        ("DATABASE_URL", "postgres://u:SECRET@h/d?connect_timeout=soon"),
+        ("DATABASE_URL", "postgres://u:SECRET@h/d%00"),
+        ("DATABASE_URL", "postgres://u:SECRET\n@h/d"),
+        ("OUTBOX_ACTOR", "alice\nbob: approved"),
+        ("OUTBOX_ACTOR", "\x1b[31malice"),
+        ("OUTBOX_ACTOR", "alice\udcff"),
+        ("OUTBOX_ENVIRONMENT", "prod\u202euction"),
     ],
 )
 def test_a_bad_value_is_refused_by_its_name(name: str, value: str) -> None:

@@ -140,6 +140,28 @@ def test_what_validation_refused_is_not_stored(
     assert "idempotent-replayed" not in good.headers
 
 
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"customer[a]": "1"},
+        {"payment_method[]": "pm_card_visa"},
+        {"confirm[a]": "true"},
+        {"automatic_payment_methods": "x"},
+        {"expand": "customer"},
+        {"currency[a]": "usd"},
+    ],
+)
+def test_a_parameter_of_another_shape_is_refused_by_its_name(
+    shop: Shop, form: Mapping[str, str]
+) -> None:
+    (name,) = (written.split("[")[0] for written in form)
+    given = {k: v for k, v in {"amount": 5, "currency": "usd"}.items() if k != name}
+    shop.sandbox.set_account(shop.name, any_customer=True)
+    refused = shop.post("/v1/payment_intents", {**given, **form}, "k1")
+    assert (refused.status, error(refused)["param"]) == (400, name)
+    assert error(refused)["type"] == "invalid_request_error"
+
+
 def test_authentication_comes_before_the_key_and_stores_nothing(shop: Shop) -> None:
     for wrong in ("", "Bearer nonsense", "Bearer pk_test_x", "Basic !!!", "Basic A"):
         assert shop.charge("k1", Authorization=wrong).status == 401

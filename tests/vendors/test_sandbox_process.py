@@ -53,6 +53,16 @@ def test_everything_survives_kill_9(tmp_path: Path) -> None:
             assert "payment_intent.succeeded" in types
 
 
+def test_its_file_is_nobody_elses_to_read(tmp_path: Path) -> None:
+    ledger = tmp_path / "vendor.sqlite"
+    ledger.touch(mode=0o644)
+    with Sandbox.start(ledger) as sandbox, open_shop(sandbox) as shop:
+        shop.charge("k1")
+        files = list(tmp_path.iterdir())
+        assert ledger in files
+        assert {oct(file.stat().st_mode & 0o077) for file in files} == {"0o0"}
+
+
 def test_what_falls_due_while_it_is_down_happens_at_the_next_start(tmp_path: Path) -> None:
     ledger = tmp_path / "vendor.sqlite"
     with Sandbox.start(ledger) as sandbox, open_shop(sandbox) as shop:

@@ -10,7 +10,16 @@ from typing import Any
 import pytest
 
 from outbox.contract import Call
-from outbox.outcomes import Business, Lost, NotSent, Outcome, Receipt, Refused, Standing
+from outbox.outcomes import (
+    Business,
+    Lost,
+    NotSent,
+    Outcome,
+    Receipt,
+    Refused,
+    Standing,
+    veto_of,
+)
 from tests.vendors.stripe_calls import NOWHERE, call_of, payment_intent
 from vendors.stripe_answers import outcome_of
 
@@ -238,6 +247,14 @@ def test_do_not_retry_is_a_veto_on_any_undecided_status(status: int) -> None:
     assert isinstance(outcome, Lost)
     assert outcome.veto == "do_not_retry"
     assert outcome.wire.should_retry is False
+
+
+@pytest.mark.parametrize("status", [200, 400, 401, 402, 403, 404, 409, 429, 500, 503])
+@pytest.mark.parametrize("kind", ["invalid_request_error", "card_error", "api_error"])
+def test_do_not_retry_is_a_veto_whatever_else_the_answer_says(status: int, kind: str) -> None:
+    outcome = answered(call_of(), status, error(kind), NEVER_AGAIN)
+    assert veto_of(outcome) in ("do_not_retry", "stored_500")
+    assert veto_of(answered(call_of(), status, error(kind))) == ("stored_500" * (status == 500))
 
 
 def test_do_not_retry_does_not_undo_a_decision() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from outbox.contract import Account, Call, Vendor, VendorContract
-from outbox.outcomes import LookUp, Outcome, Reading, WebhookFact
+from outbox.outcomes import LookUp, Outcome, Reading, Unreadable, WebhookFact
 
 
 class Stalled:
@@ -52,7 +52,7 @@ class Stalled:
     ) -> Reading | None:
         return self._vendor.classify(operation, document, params)
 
-    def whoami(self, account: Account) -> str | None:
+    def whoami(self, account: Account) -> str | Unreadable:
         return self._vendor.whoami(account)
 
     def close(self) -> None:

@@ -26,6 +26,7 @@ from outbox.store.connection import Store
 from outbox.testing import Clock, settable_clock
 from resolvers import escalating, joining, sweeping
 from resolvers.directory import Directory
+from resolvers.identifying import identify
 from resolvers.looking import Looker
 from vendors.registry import build
 from vendors.sandbox.client import Sandbox
@@ -306,8 +307,9 @@ class Floor:
         ]
 
     def reads(self) -> list[dict[str, Any]]:
-        """The reads that reached the vendor."""
-        return [r for r in self.sandbox.requests(self.account) if r["method"] == "GET"]
+        """The reads that reached the vendor; whose the account is was asked before."""
+        reads = [r for r in self.sandbox.requests(self.account) if r["method"] == "GET"]
+        return [r for r in reads if r["path"] != "/v1/account"]
 
     def pages(self) -> list[dict[str, Any]]:
         """Every page that was written, in order."""
@@ -353,6 +355,7 @@ def open_floor(
     built = build("stripe", connect_s=policy.connect_s, read_s=policy.call_deadline_s)
     directory = Directory(settings, {"stripe": vendor(built)})
     store = Store(settings, size=pool)
+    assert list(identify(store, directory)) == []
     floor = Floor(settings, sandbox, account, clock, store, directory)
     with contextlib.ExitStack() as closing:
         for part in (store, built):

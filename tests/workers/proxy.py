@@ -16,7 +16,8 @@ RECORD = b"WITH ended AS"
 class PostgresProxy:
     """Listens on a socket of its own. ``lose_commit_reply`` applies the next COMMITs and drops
     the connection instead of answering; ``lose_commit`` drops it before the COMMIT arrives. Both
-    mean transactions in which ``what`` was said."""
+    mean transactions in which ``what`` was said. ``fall_silent`` is a host that vanished: over the
+    connections of that moment nothing passes any more, and no word comes of it."""
 
     def __init__(self, folder: Path, behind: Path) -> None:
         self.folder = folder
@@ -24,6 +25,8 @@ class PostgresProxy:
         self.lose_commit = 0
         self.lost = 0
         self.what = b""
+        self._open: set[socket.socket] = set()
+        self._silent: set[socket.socket] = set()
         self._behind = behind
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(folder / ".s.PGSQL.5432"))
@@ -34,6 +37,10 @@ class PostgresProxy:
     def url(self, database_url: str) -> str:
         """The database's address by way of this proxy."""
         return f"{database_url.partition('?host=')[0]}?host={self.folder}"
+
+    def fall_silent(self) -> None:
+        """What is connected now hears nothing more and is not told; new connections work."""
+        self._silent |= self._open
 
     def __enter__(self) -> Self:
         return self
@@ -52,6 +59,7 @@ class PostgresProxy:
                 return
             server = socket.socket(socket.AF_UNIX)
             server.connect(str(self._behind))
+            self._open.add(client)
             threading.Thread(target=self._forward, args=(client, server), daemon=True).start()
             threading.Thread(target=self._back, args=(server, client), daemon=True).start()
 
@@ -60,6 +68,8 @@ class PostgresProxy:
         said = b""
         with contextlib.suppress(OSError):
             while data := client.recv(65536):
+                if client in self._silent:
+                    continue
                 said += data
                 commits = _COMMIT in data and self.what in said
                 if _COMMIT in data:
@@ -84,6 +94,8 @@ class PostgresProxy:
     def _back(self, server: socket.socket, client: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := server.recv(65536):
+                if client in self._silent:
+                    continue
                 with contextlib.suppress(OSError):
                     client.sendall(data)
         for sock in (client, server):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -13,10 +15,13 @@ from celery.schedules import schedule
 
 from outbox import Settings
 from outbox.testing import settable_clock
+from resolvers.health import periods_s
 from tests.workers.floor import FAST, SECRET, enqueue, new_account, query, wait_until
+from tests.workers.proxy import PostgresProxy
 from vendors.sandbox.client import Sandbox
 from workers.process import build_app
 from workers.runtime import Poller, Runtime, Slots
+from workers.servers import Servers
 
 
 @pytest.fixture
@@ -108,6 +113,35 @@ def test_a_vendor_that_hangs_does_not_hold_up_the_jobs_of_a_lone_process(
         assert _statuses(settings) == {"in_flight"}
         poller.stop()
     sandbox.clear_faults(account)
+
+
+def test_a_process_whose_database_fell_silent_goes_on_sending_and_beating(
+    settings: Settings, tmp_path: Path, servers: Servers
+) -> None:
+    """A failover without a RST: what was connected hangs, new connections work."""
+    with (
+        tempfile.TemporaryDirectory(prefix="obx") as folder,
+        PostgresProxy(Path(folder), servers.run_dir / ".s.PGSQL.5432") as proxy,
+    ):
+        through = replace(
+            settings, database_url=proxy.url(settings.database_url), statement_timeout_s=1.0
+        )
+        with _runtime(through, tmp_path) as runtime:
+            poller = Poller(runtime, lambda: False)
+            poller.start()
+            enqueue(settings, 2)
+            wait_until(lambda: _statuses(settings) == {"succeeded"} and not _late(settings))
+            proxy.fall_silent()
+            enqueue(settings, 2)
+            query(settings.database_url, "DELETE FROM outbox.heartbeats RETURNING role")
+            wait_until(lambda: _statuses(settings) == {"succeeded"} and not _late(settings))
+            poller.stop()
+
+
+def _late(settings: Settings) -> set[str]:
+    """The roles that have not beaten."""
+    rows = query(settings.database_url, "SELECT role FROM outbox.heartbeats")
+    return set(periods_s(settings.policy)) - {row["role"] for row in rows}
 
 
 def test_drains_never_take_the_last_child(tmp_path: Path) -> None:

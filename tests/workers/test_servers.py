@@ -80,6 +80,12 @@ def test_the_broker_url_is_understood_by_celery_and_names_the_same_database(
     app.close()
 
 
+def test_what_the_servers_say_is_nobody_elses_to_read(servers: Servers) -> None:
+    logs = list(servers.data_dir.glob("*.log"))
+    assert len(logs) == 2
+    assert {oct(log.stat().st_mode & 0o077) for log in logs} == {"0o0"}
+
+
 def test_stop_leaves_neither_a_process_nor_a_folder() -> None:
     servers = Servers.start()
     processes = [psutil.Process(pid) for pid in servers.pids.values()]

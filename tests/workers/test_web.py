@@ -180,8 +180,20 @@ def test_a_body_that_stops_coming_ends_with_its_connection(
 ) -> None:
     monkeypatch.setattr(web, "_BODY_S", 0.3)
     with served(web.build_app(receiver)) as url:
-        assert raw(url, "Content-Length: 100\r\n", b"x")[0] == 408
+        address = urlsplit(url)
+        with socket.create_connection((address.hostname, address.port), LIMIT_S) as wire:
+            head = "POST /webhooks/stripe/default HTTP/1.1\r\nHost: web\r\nContent-Length: 100"
+            wire.sendall(f"{head}\r\n\r\nx".encode())
+            answer = b"".join(iter(lambda: wire.recv(4096), b""))  # to the end of the connection
+    assert answer.startswith(b"HTTP/1.1 408 ")
     assert ledger.inbox() == []
+
+
+def test_an_address_that_is_nearly_right_leads_nowhere(receiver: Receiver) -> None:
+    app = web.build_app(receiver)
+    for method, path in (("POST", "/webhooks/stripe/default/"), ("GET", "/livez/")):
+        answer = ask(app, method, path, headers={"Host": "evil.example"})
+        assert (answer.status_code, "location" in answer.headers) == (404, False)
 
 
 def test_a_body_at_the_limit_arrives_whole_in_many_pieces(

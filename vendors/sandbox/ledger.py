@@ -7,6 +7,7 @@ import json
 import sqlite3
 import time
 from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 Row = dict[str, Any]
@@ -110,6 +111,9 @@ class Ledger:
     """All SQL lives here and in the modules' own statements through `all`, `one` and `run`."""
 
     def __init__(self, path: str, seed: int) -> None:
+        # It holds what customers are called; SQLite's own files beside it take its mode.
+        Path(path).touch(mode=0o600)
+        Path(path).chmod(0o600)
         self._db = sqlite3.connect(path, timeout=0.5, isolation_level=None)
         self._db.row_factory = sqlite3.Row
         # Exclusive: a second sandbox on the same file would break every promise the ledger makes.

@@ -29,7 +29,7 @@ _ALSO_REQUIRED = {
     "subscription_create": ("customer", "items"),
     "checkout/session_create": ("mode",),
 }
-_FIELD = re.compile(r"^    (\w+):\s*(NotRequired\[)?\s*\"?(\w+)", re.MULTILINE)
+_FIELD = re.compile(r"^    (\w+):\s*(NotRequired\[)?\s*\"?(\w+)(\|?)", re.MULTILINE)
 _DOCSTRING = re.compile(r'""".*?"""', re.DOTALL)
 _CURRENCY = re.compile(r"^[a-zA-Z]{3}$")
 _POSITIVE = {
@@ -43,8 +43,11 @@ _POSITIVE = {
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
+    """``type`` is the first of its types; ``mixed`` where there are others."""
+
     required: bool
     type: str
+    mixed: bool = False
 
 
 @cache
@@ -64,7 +67,7 @@ def accepted(endpoint: str) -> dict[str, Parameter]:
     if not found:
         raise RuntimeError(f"{path} has no class {title}")
     fields = {
-        match[1]: Parameter(required=match[2] is None, type=match[3])
+        match[1]: Parameter(match[2] is None, match[3], mixed=bool(match[4]))
         for match in _FIELD.finditer(rest.partition("\nclass ")[0])
     }
     for older in _OLDER.get(endpoint, ()):
@@ -119,6 +122,10 @@ def validate(endpoint: str, given: dict[str, Any]) -> dict[str, Any]:
             raise Refusal(
                 400, f"{name} may not be empty.", code="parameter_invalid_empty", param=name
             )
+    for name, value in given.items():
+        wanted = _shape(fields[name])
+        if wanted and isinstance(value, dict) != (wanted in ("array", "object")):
+            raise Refusal(400, f"Invalid {wanted}: {name}", param=name)
     converted = {name: _convert(name, fields[name].type, value) for name, value in given.items()}
     positive = _POSITIVE.get(endpoint)
     if positive in converted and converted[positive] < 1:
@@ -147,6 +154,15 @@ def _convert(name: str, type_name: str, value: Any) -> Any:
     if type_name == "bool" and value in ("true", "false"):
         return value == "true"
     return value
+
+
+def _shape(parameter: Parameter) -> str | None:
+    """What a form must hold for it, in Stripe's words; None where it may be this or that."""
+    if parameter.mixed:
+        return None
+    if "Params" in parameter.type:
+        return "object"
+    return {"str": "string", "bool": "boolean", "List": "array"}.get(parameter.type)
 
 
 def _metadata(value: Any) -> dict[str, str]:

@@ -1,0 +1,30 @@
+"""Celery's prefork pool, where two of its cautions would cost more than they save: our messages
+carry no data, and nobody waits for a result."""
+
+from __future__ import annotations
+
+from celery.concurrency import asynpool
+from celery.concurrency.prefork import TaskPool
+
+
+class _Child(asynpool.Worker):  # type: ignore[misc]
+    def _ensure_messages_consumed(self, completed: int) -> bool:  # noqa: ARG002
+        """A child that ends would wait up to 30 s for its parent to read the last results, which
+        at a shutdown the parent may have stopped to do."""
+        return True
+
+
+class _Pool(asynpool.AsynPool):  # type: ignore[misc]
+    Worker = _Child
+
+
+class Children(TaskPool):  # type: ignore[misc]
+    """The children of one worker."""
+
+    Pool = _Pool
+
+    def did_start_ok(self) -> bool:
+        """Called once, when the broker answers for the first time. A child that died before is
+        replaced like any other, where Celery would take it for a worker that cannot start."""
+        self._pool.maintain_pool()
+        return True
