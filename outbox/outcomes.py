@@ -119,17 +119,21 @@ def veto_of(outcome: Outcome) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A look-up saw these objects of ours; more than one is a contradiction."""
+    """A look-up saw these objects of ours; more than one is a contradiction. ``vendor_now`` is
+    when it began, by the vendor's clock in seconds since the epoch; 0 where that is not told."""
 
     readings: tuple[Reading, ...]
     source: str = "lookup"
+    vendor_now: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """A look-up that read to the end of a consistent source and found nothing of ours."""
+    """A look-up that read to the end of a consistent source and found nothing of ours;
+    ``vendor_now`` as of ``Found``."""
 
     source: str = "lookup"
+    vendor_now: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,13 +57,14 @@ class IllegalTransition(Exception):
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What the conditional cells ask. ``doubt`` counts attempts claimed and never answered,
-    the live one not included; ``answers_doubt`` says that the event answers one of them late."""
+    the live one not included; ``tried`` says that there was any attempt, however it ended."""
 
     doubt: int = 0
     covers_key: bool = False
     same_object: bool = False
     declined_object: bool = False
     quiescent: bool = False
+    tried: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,7 @@ _CONTRADICTION_IF_COVERED = "n; c if covers_key"
 _NOTE_IF_SAME = "n if the same object, else c"
 _CONTRADICTION_UNLESS_DECLINED = "c, unless the same declined object"
 _SUCCEEDED_AND_CONTRADICTION = "succeeded + c"
+_CONTRADICTION_IF_NEVER_TRIED = "succeeded; + c if never tried"
 
 _COLUMNS = (
     (Event.CLAIMED,),
@@ -106,7 +108,7 @@ _ROWS: dict[Status, tuple[str, ...]] = {
         "b", "b", "b", "b", _SUCCEEDED_AND_CONTRADICTION, "b", "b",
         "pending", "cancelled", "cancelled", "d", "d"),
     Status.PENDING: (
-        "in_flight", "n", "n", "n", _SUCCEEDED_AND_CONTRADICTION, "b", "b",
+        "in_flight", "n", "n", "n", _CONTRADICTION_IF_NEVER_TRIED, "b", "b",
         "d", "d", "cancelled", "d", "d"),
     Status.IN_FLIGHT: (
         "b", _PENDING_OR_UNKNOWN, "unknown", _POISON_OR_UNKNOWN, "succeeded", "b", "b",
@@ -154,6 +156,8 @@ def transition(status: Status, event: Event, facts: Facts = Facts()) -> Verdict:
         return Verdict(status, moved=False, contradiction=True)
     if cell == _SUCCEEDED_AND_CONTRADICTION:
         return Verdict(Status.SUCCEEDED, moved=True, contradiction=True)
+    if cell == _CONTRADICTION_IF_NEVER_TRIED:
+        return Verdict(Status.SUCCEEDED, moved=True, contradiction=not facts.tried)
     if cell in {s.value for s in Status}:
         return Verdict(Status(cell), moved=True)
     return _conditional(status, cell, facts)

@@ -2,12 +2,33 @@
 
 from __future__ import annotations
 
-from outbox.outcomes import Reading, Standing
+from datetime import datetime
+
+from outbox.contract import Call, Vendor
+from outbox.outcomes import LookUp, Reading, Standing, Unreadable
+from outbox.policy import Policy
 from outbox.states import Event, Status
 from outbox.store.connection import Transaction
 from outbox.store.intents import Intent
 from outbox.store.moves import Change, apply, contradict, move_business
 from resolvers.decide import mismatch
+
+
+def look_up(vendor: Vendor, row: Intent, call: Call, policy: Policy, began_at: datetime) -> LookUp:
+    """What the vendor shows of an intent. ``began_at`` is the database's time of the look.
+
+    Objects are sought by the vendor's clock since the intent was recorded (the first send that is
+    known may not have been the first: one that was proved not sent may still arrive), less an
+    allowance. A vendor's clock that is further behind would hide what landed.
+    """
+    first = min(row.created_at, row.first_sent_at or row.created_at)
+    seen = vendor.look_up(call, int(first.timestamp() - policy.clock_skew_s))
+    if isinstance(seen, Unreadable) or not seen.vendor_now:
+        return seen
+    behind_s = began_at.timestamp() - seen.vendor_now
+    if behind_s > policy.clock_skew_s:
+        return Unreadable(f"the vendor's clock and the database's differ by {behind_s:.0f} s")
+    return seen
 
 
 def apply_reading(
@@ -19,7 +40,12 @@ def apply_reading(
     """
     wrong = mismatch(row, reading)
     if wrong is not None and contradict(
-        tx, row, wrong.replace(" ", "_"), [reading.receipt_id], f"{source}: {wrong} than asked"
+        tx,
+        row,
+        wrong.replace(" ", "_"),
+        [reading.receipt_id],
+        f"{source}: {wrong} than asked",
+        found=[reading],
     ):
         return "contradiction"
     if reading.standing is Standing.OPEN:

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from outbox.errors import Denied, Invalid, NotFound
 from outbox.states import Event, Status
-from outbox.store import escalations, inbox, intents, rulings, switches
+from outbox.store import checks, escalations, inbox, intents, rulings, switches
 from outbox.store.connection import Store, Transaction
 from outbox.store.moves import Change, apply, log
 from resolvers.directory import Directory
@@ -134,12 +134,13 @@ def pause(
         found = rulings.switch(tx, holder)
         if found is not None and found["kind"] != "breaker":
             return _switched(holder, "pause", f"nothing to do: {_closed_by(found)}")
+        held = f"{vendor}/{account}: {checks.waiting(tx, vendor, account)['intents']} writes wait"
         if dry_run:
-            return _switched(holder, "pause", f"would pause {vendor}/{account}", dry_run=True)
+            return _switched(holder, "pause", f"would pause {held}", dry_run=True)
         if not switches.pause(tx, vendor, account, kind="pause", reason=reason, by=by):
             found = rulings.switch(tx, holder)
             raise Denied("decided", f"decided meanwhile: {_closed_by(found or {})}")
-    return _switched(holder, "pause", f"paused {vendor}/{account}", changed=True)
+    return _switched(holder, "pause", f"paused {held}", changed=True)
 
 
 def resume(

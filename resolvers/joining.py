@@ -7,6 +7,7 @@ for a fresh read instead.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -74,19 +75,23 @@ def _join_fact(
     row: dict[str, Any],
     fact: WebhookFact,
 ) -> UUID | None:
+    about: dict[str, Any] = {
+        "vendor": row["vendor"],
+        "account": row["account"],
+        "receipt_ids": (fact.object_id, *fact.receipt_ids),
+    }
     found = inbox.owner_of(
         tx,
-        vendor=row["vendor"],
-        account=row["account"],
         key=_key(fact.request_key),
         owner_key=_key(fact.owner_key),
         owner=_id(fact.owner),
-        receipt_ids=(fact.object_id, *fact.receipt_ids),
+        **about,
     )
     if found is None:
         _wait_or_drop(tx, directory, row, fact)
         return None
     intent_id, joined_by = found
+    others = inbox.lock_landed(tx, intent_id, **about)
     intent = intents.lock(tx, intent_id)
     assert intent is not None
     wrong = _wrong_place(intent, account, fact)
@@ -100,6 +105,8 @@ def _join_fact(
         )
         return None
     _apply(tx, vendor, intent, fact, joined_by)
+    # A refund of ours joins the refund; that the charge is paid no more, its own intent must read.
+    doubt.schedule_verification(tx, others, 0.0)
     return intent_id
 
 
@@ -168,7 +175,8 @@ def _reading(vendor: Vendor, intent: Intent, fact: WebhookFact) -> Reading | Non
     target = (intent.receipt_id, *_targets(intent))
     if reading.owner != str(intent.id) and reading.receipt_id not in target:
         return None
-    return reading
+    # The object as of the event, and not as of its creation: later words are plainly newer.
+    return replace(reading, vendor_time=fact.vendor_time or reading.vendor_time)
 
 
 def _targets(intent: Intent) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from outbox.store.intents import Intent
 from outbox.store.moves import Change, Moved, apply, contradict
 from resolvers.decide import Contradict, Decision, Evidence, Resend, Settle, Wait, decide
 from resolvers.directory import Directory
-from resolvers.evidence import apply_reading
+from resolvers.evidence import apply_reading, look_up
 from vendors.watchdog import Watchdog
 
 _log = logging.getLogger(__name__)
@@ -125,7 +125,7 @@ class Looker:
         with self._store.transaction() as tx:
             began_at = intents.now(tx)
         never_left = row.doubt == 0
-        look = self._look_up(row) if contract.can_look_up and not never_left else None
+        look = self._look_up(row, began_at) if contract.can_look_up and not never_left else None
         if isinstance(look, Unreadable) and look.pause:
             self._pause(row, look.reason)
         with self._store.transaction() as tx:
@@ -140,14 +140,22 @@ class Looker:
                 escalated=doubt.is_escalated(tx, row.id),
             )
             decision = decide(current, evidence, contract, self._directory.policy, intents.now(tx))
-            self._act(tx, current, began_at, decision)
+            self._act(tx, current, began_at, look, decision)
 
-    def _act(self, tx: Transaction, row: Intent, began_at: datetime, decision: Decision) -> None:
+    def _act(
+        self,
+        tx: Transaction,
+        row: Intent,
+        began_at: datetime,
+        look: LookUp | None,
+        decision: Decision,
+    ) -> None:
         match decision:
             case Settle(reading):
                 apply_reading(tx, row, reading, actor=ACTOR, source="lookup")
             case Contradict(reason, objects):
-                contradict(tx, row, reason, list(objects), "look-up")
+                found = look.readings if isinstance(look, Found) else ()
+                contradict(tx, row, reason, list(objects), "look-up", found=found)
                 written = intents.lock(tx, row.id)
                 assert written is not None
                 later = Wait(self._directory.policy.look_after_page_s)
@@ -179,10 +187,9 @@ class Looker:
             quiet_absence_at=began_at if decision.quiet_absence else None,
         )
 
-    def _look_up(self, row: Intent) -> LookUp:
-        first = row.first_sent_at or row.created_at
-        since = int(first.timestamp() - self._directory.policy.clock_skew_s)
-        return self._read(row, lambda vendor, call: vendor.look_up(call, since))
+    def _look_up(self, row: Intent, began_at: datetime) -> LookUp:
+        policy = self._directory.policy
+        return self._read(row, lambda vendor, call: look_up(vendor, row, call, policy, began_at))
 
     def _read(self, row: Intent, read: Callable[[Vendor, Call], LookUp]) -> LookUp:
         reached = self._directory.reach(row.vendor, row.account)
@@ -208,12 +215,18 @@ class Looker:
         if contract.honours_keys or not contract.can_look_up:
             seen = self._read(row, lambda vendor, call: vendor.retrieve(call, receipt_id))
         else:
-            seen = self._look_up(row)
+            with self._store.transaction() as tx:
+                began_at = intents.now(tx)
+            seen = self._look_up(row, began_at)
         if isinstance(seen, Unreadable):
             return
         with self._store.transaction() as tx:
             current = intents.lock(tx, row.id)
             if current is None:
+                return
+            if current.version != row.version:
+                # Written since: what was read may be older than what is known by now.
+                doubt.schedule_verification(tx, [row.id], 0.0)
                 return
             if isinstance(seen, Found):
                 objects = sorted(
@@ -221,12 +234,12 @@ class Looker:
                 )
                 others = [o for o in objects if o != current.receipt_id]
                 raised = others and contradict(
-                    tx, current, "duplicate", others, "verifying look"
+                    tx, current, "duplicate", others, "verifying look", found=seen.readings
                 )
                 for reading in seen.readings:
                     if reading.receipt_id == current.receipt_id and not raised:
                         apply_reading(tx, current, reading, actor=ACTOR, source="lookup")
-            doubt.verified(tx, row.id)
+            doubt.verified(tx, row)
 
     def _pause(self, row: Intent, reason: str) -> None:
         with self._store.transaction() as tx:

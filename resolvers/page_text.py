@@ -19,15 +19,14 @@ _SAID = {
     "lane_held": "others wait behind it in their lane",
     "unsendable": "it cannot be sent",
     "contradiction": "two accounts of this write contradict each other",
-    "paused": "sending is paused and writes wait",
-    "pause": "sending is paused and writes wait",
-    "breaker": "the breaker is open and writes wait",
-    "freeze": "a tool is frozen and writes wait",
-    "clock": "the database's clock moved and re-sends wait",
+    "paused": "sending is paused",
+    "breaker": "the breaker is open",
+    "freeze": "a tool is frozen",
+    "clock": "the database's clock moved: re-sends are held",
     "webhook_mismatch": "webhook events of another mode or account arrive",
 }
 # The same write may be due twice, or the means to make it safe runs out.
-_WARNINGS = frozenset({"lane_held", "paused", "pause", "breaker", "freeze", "webhook_mismatch"})
+_WARNINGS = frozenset({"lane_held", "paused", "breaker", "freeze", "webhook_mismatch"})
 _ERRORS = frozenset({"ttl", "worker_lost", "unsendable", "clock"})
 
 
@@ -47,6 +46,8 @@ def page_of(row: Mapping[str, Any], environment: str) -> Page:
         "age": span(row["age_s"]),
         "window_left": span(row["window_left_s"]),
         **{name: _plain(detail.get(name)) for name in _NAMED},
+        "waiting": row["waiting"],
+        "found": in_words(detail) or None,
         "sample_escalations": ", ".join(detail.get("samples", [])) or None,
     }
     return Page(
@@ -61,6 +62,21 @@ def page_of(row: Mapping[str, Any], environment: str) -> Page:
 
 
 _NAMED = ("tenant", "vendor", "account", "mode", "tool", "amount_minor", "currency", "count")
+
+
+def in_words(detail: Mapping[str, Any]) -> str:
+    """The objects that contradict a write, as they were seen (``found`` of an escalation's detail);
+    amounts in minor units."""
+    return "; ".join(_seen(found) for found in detail.get("found", []))
+
+
+def _seen(found: Mapping[str, Any]) -> str:
+    amount = found.get("amount_minor")
+    said = [
+        None if amount is None else f"{amount} {found.get('currency') or ''}".strip(),
+        *(found.get(name) for name in ("word", "mode", "vendor_account")),
+    ]
+    return f"{found.get('object')}: {', '.join(str(part) for part in said if part)}"
 
 
 def span(seconds: float | None) -> str | None:
@@ -82,13 +98,18 @@ def _summary(row: Mapping[str, Any], reason: str, detail: Mapping[str, Any], com
     about = [f"{detail['tool']} at {place}" if detail.get("tool") else place or str(row["holder"])]
     if detail.get("tenant"):
         about.append(f"tenant {detail['tenant']}")
+    if found := in_words(detail):
+        about.append(f"found {found}")
     if detail.get("amount_minor") is not None:
-        about.append(f"{detail['amount_minor']} {detail.get('currency') or ''} (minor units)")
+        amount = f"{detail['amount_minor']} {detail.get('currency') or ''} (minor units)"
+        about.append(f"asked for {amount}" if found else amount)
     if row["age_s"] is not None:
         about.append(f"{span(row['age_s'])} old")
     if row["window_left_s"] is not None:
         about.append(f"window left: {span(row['window_left_s'])}")
     said = _SAID.get(reason, reason.replace("_", " "))
+    if row["waiting"] is not None:
+        said += f", {row['waiting'] or 'no'} write{'s' * (row['waiting'] != 1)} waiting"
     outcome = _outcome(row)
     head = f"{detail['count']} writes: " if detail.get("count") else ""
     told = f"outcome {outcome}; " if outcome else ""

@@ -93,7 +93,9 @@ def not_landed(
     if row.settled_at is not None and not case.is_contradicted:
         with store.transaction() as tx:
             return _ruling(case, "not-landed", f"nothing to do: {decided(tx, row)}")
-    declined = nothing_landed(directory, case)
+    with store.transaction() as tx:
+        now = intents.now(tx)
+    declined = nothing_landed(directory, case, now)
     if dry_run:
         return _ruling(case, "not-landed", "would rule that it never landed", dry_run=True)
     change = Change(

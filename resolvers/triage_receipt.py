@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from outbox.contract import Account, Cutoff, Vendor, VendorContract
 from outbox.errors import Denied, Invalid, Unreachable
@@ -11,6 +11,7 @@ from outbox.outcomes import Absent, Business, Found, LookUp, Reading, Standing, 
 from outbox.store.intents import Intent
 from resolvers.decide import mismatch, quiet_from
 from resolvers.directory import Directory
+from resolvers.evidence import look_up
 from resolvers.triage_case import Case, moment
 from vendors.watchdog import Watchdog
 
@@ -56,8 +57,8 @@ def proven(directory: Directory, case: Case, receipt_id: str) -> Reading:
     return reading
 
 
-def nothing_landed(directory: Directory, case: Case) -> Reading | None:
-    """A look made now that finds nothing landed; a declined object of ours comes back.
+def nothing_landed(directory: Directory, case: Case, now: datetime) -> Reading | None:
+    """A look made ``now`` that finds nothing landed; a declined object of ours comes back.
 
     Raises ``Denied`` before quiescence (with how long to wait) and where an object of ours
     landed or is still open, ``Unreachable`` where the vendor does not answer.
@@ -68,8 +69,8 @@ def nothing_landed(directory: Directory, case: Case) -> Reading | None:
     if begins is None and row.last_sent_at is not None:
         bound_s = directory.policy.lease_s + directory.policy.quiet_after_s(contract)
         begins = row.last_sent_at + timedelta(seconds=bound_s)
-    if begins is not None and case.now < begins:
-        wait_s = int((begins - case.now).total_seconds()) + 1
+    if begins is not None and now < begins:
+        wait_s = int((begins - now).total_seconds()) + 1
         raise Denied(
             "not_quiet",
             f"the request may still land: nothing can be ruled absent for another {wait_s} s, "
@@ -78,9 +79,10 @@ def nothing_landed(directory: Directory, case: Case) -> Reading | None:
     if not contract.can_look_up:
         return None
     vendor, account = _reach(directory, row)
-    first = row.first_sent_at or row.created_at
-    since = int(first.timestamp() - directory.policy.clock_skew_s)
-    seen = _read(directory, lambda cutoff: vendor.look_up(row.call(account, cutoff), since))
+    seen = _read(
+        directory,
+        lambda cutoff: look_up(vendor, row, row.call(account, cutoff), directory.policy, now),
+    )
     if isinstance(seen, Unreadable):
         raise Unreachable(f"{row.vendor}/{row.account} cannot be read now: {seen.reason}")
     if isinstance(seen, Absent):

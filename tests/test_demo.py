@@ -46,7 +46,12 @@ def shown() -> dict[str, Any]:
         [script, "demo", "--json"], capture_output=True, text=True, timeout=180, check=False
     )
     assert done.returncode in (0, 3), done.stderr
-    return {**json.loads(done.stdout), "code": done.returncode}
+    return {**json.loads(done.stdout), "code": done.returncode, "said": done.stderr.splitlines()}
+
+
+def test_every_line_of_progress_fits_a_terminal(shown: dict[str, Any]) -> None:
+    assert any("settled; open: " in line for line in shown["said"])
+    assert max(len(line) for line in shown["said"]) < 100
 
 
 def rows(shown: dict[str, Any], strategy: str) -> dict[str, Row]:

@@ -90,6 +90,20 @@ class Unread(Exception):
 
 def look_up(get: Get, call: Call, since_epoch_s: int) -> LookUp:
     """All objects of the intent created since then. ``Absent`` only if every page was read."""
+    dates: list[int] = []
+
+    def dated(path: str, query: Mapping[str, Any]) -> Answer:
+        answer = get(path, query)
+        dates.append(date_of(answer.headers))
+        return answer
+
+    seen = _look_up(dated, call, since_epoch_s)
+    if isinstance(seen, Unreadable):
+        return seen
+    return replace(seen, vendor_now=dates[0])
+
+
+def _look_up(get: Get, call: Call, since_epoch_s: int) -> LookUp:
     try:
         if target_of(call):
             return _target(get, call, since_epoch_s)

@@ -7,7 +7,6 @@ about to leave and keeps status, headers and body as they came.
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 import weakref
@@ -52,13 +51,6 @@ class Exchange:
     header: tuple[str, str] | None = field(default=None, repr=False)
     began: bool = False
     answer: Answer | None = None
-    twin: socket.socket | None = field(default=None, repr=False)
-
-    def greet(self, sock: socket.socket) -> None:
-        """Before a TLS greeting, which may drip like an answer: the cut-off shuts it by a twin,
-        because the greeting takes the socket itself over. Raises ``TooLate``."""
-        self.twin = sock.dup()
-        self.cutoff.attach(self.twin)
 
     def start(self, sock: Any, method: str, url: str, headers: Mapping[str, str]) -> None:
         """The last gate. Raises ``TooLate``, or ``WrongRequest`` for what is not this request."""
@@ -91,9 +83,7 @@ def exchange(
     try:
         yield _current.exchange
     finally:
-        twin, _current.exchange = _current.exchange.twin, None
-        if twin is not None:
-            twin.close()
+        _current.exchange = None
 
 
 def in_exchange() -> bool:
@@ -145,14 +135,7 @@ class _PlainConnection(_Gate, HTTPConnection):
 
 
 class _TlsConnection(_Gate, HTTPSConnection):
-    def _new_conn(self) -> socket.socket:
-        sock = super()._new_conn()
-        try:
-            _exchange().greet(sock)
-        except BaseException:
-            sock.close()
-            raise
-        return sock
+    pass
 
 
 class _PlainPool(HTTPConnectionPool):

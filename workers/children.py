@@ -28,3 +28,11 @@ class Children(TaskPool):  # type: ignore[misc]
         replaced like any other, where Celery would take it for a worker that cannot start."""
         self._pool.maintain_pool()
         return True
+
+    def on_stop(self) -> None:
+        """Called at every end. Celery leaves the pool's pipes to the end of the process, which may
+        start it again."""
+        pool = self._pool
+        super().on_stop()
+        if pool is not None:
+            pool.terminate()

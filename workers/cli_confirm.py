@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from workers.cli_errors import Declined
-from workers.cli_output import money, say, span
+from workers.cli_output import money, printable, say, span
 
 if TYPE_CHECKING:
     from resolvers.triage_case import Case
@@ -23,11 +23,12 @@ def card(case: Case) -> list[tuple[str, str]]:
     if row.window_ends_at is not None:
         left_s = (row.window_ends_at - case.now).total_seconds()
         left = span(left_s) if left_s > 0 else "none: it has closed"
+    place = (f"{row.vendor}/{row.account}", row.mode or "not sent yet", row.vendor_account)
     reasons = ", ".join(case.escalation["reasons"]) if case.escalation else "none"
     return [
         ("intent", str(row.id)),
         ("tenant", row.tenant),
-        ("account", f"{row.vendor}/{row.account}, {row.mode or 'not sent yet'}"),
+        ("account", ", ".join(p for p in place if p)),
         ("tool", f"{row.tool} ({row.side_effect}, {row.operation})"),
         ("amount", f"{amount} (minor units)" if amount else "none"),
         ("age", span(age_s)),
@@ -49,7 +50,7 @@ def ask(question: str, shown: list[tuple[str, str]]) -> None:
     for name, value in shown:
         say(f"  {name:<{width}}  {value}")
     try:
-        agreed = click.confirm(question, default=False, err=True)
+        agreed = click.confirm(printable(question), default=False, err=True)
     except click.Abort:
         raise Declined from None
     if not agreed:

@@ -67,6 +67,7 @@ def show(escalation_id: str) -> None:
     """Show one question, the write it is about, and its pages."""
     from outbox.errors import NotFound
     from outbox.store import reading
+    from resolvers.page_text import in_words
     from resolvers.triage_case import read_case
 
     run = current()
@@ -81,7 +82,9 @@ def show(escalation_id: str) -> None:
     if case.intent is not None:
         body |= {name.replace(" ", "_"): value for name, value in card(case)[1:-1]}
         body["next"] = f"outbox intent history {case.intent.id}"
+    body["why"] = question["detail"].get("why")
     body["objects"] = question["detail"].get("objects", [])
+    body["found"] = in_words(question["detail"]) or None
     show_item(run, body)
 
 

@@ -1,6 +1,7 @@
 """Data on stdout: a table on a terminal, tab-separated with a header when piped, or JSON.
 
-Ids are never cut: what does not fit folds or is left out, and JSON and pipes have everything.
+Ids of ours are never cut: what does not fit folds or is left out, and JSON and pipes have
+everything.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import json
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime
 from typing import Any
 from uuid import UUID
@@ -20,13 +21,17 @@ from workers.cli_run import Run
 
 _GAP = 2
 _FOLD_MIN = 16
+# Wider than any id of ours, and than one behind a word: "verdict:" and a UUID.
+_WIDEST = 44
+_EVENT_ID_MOST, _EVENT_ID_SHORT = 40, 12
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
     """One column of a list. ``rank`` 0 stays whatever the width; higher ranks are left out first.
     Only one that ``folds`` may be squeezed, to a few words a line; ``kind`` says how a value is
-    written for people: ``span`` and ``left`` are seconds, ``money`` has its currency beside it."""
+    written for people: ``span`` and ``left`` are seconds, ``money`` has its currency beside it, a
+    long ``event`` id is shown by its beginning."""
 
     name: str
     rank: int = 0
@@ -175,6 +180,8 @@ def _table(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> None
         c.name: max([len(_header(c)), *(len(line[n]) for line in cells)])
         for n, c in enumerate(columns)
     }
+    # One long name must not push the others out of the picture.
+    columns = [replace(c, folds=c.folds or natural[c.name] > _WIDEST) for c in columns]
     kept = _fitting(columns, natural, width)
     table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
     for column in kept:
@@ -203,7 +210,9 @@ def _brief(row: Mapping[str, Any], column: Column) -> str:
     """A value in a list: a duration in one unit, an amount with its currency."""
     value = row.get(column.name)
     if column.kind == "money" and value is not None:
-        return f"{value} {row.get('currency') or ''}".strip()
+        return printable(f"{value} {row.get('currency') or ''}".strip())
+    if column.kind == "event" and len(str(value)) > _EVENT_ID_MOST:
+        return f"{written(value)[:_EVENT_ID_SHORT]}…"
     if column.kind not in ("span", "left") or value is None:
         return written(value)
     if column.kind == "left" and value <= 0:

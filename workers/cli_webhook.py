@@ -10,7 +10,7 @@ from workers.cli_verdict import show_ruling
 
 _LIST = (
     Column("id", right=True),
-    Column("event_id"),
+    Column("event_id", kind="event"),
     Column("state"),
     Column("kind", rank=1),
     Column("received_at", rank=2),

@@ -29,6 +29,8 @@ _LIMIT_S = 75.0
 _TICK_S = 0.25
 # Long enough for the demo's replay window (30 s of it usable) to have closed.
 _WINDOW_OPENS_READS_S = 33.0
+# So many open rows are named in a line of progress, which must fit a terminal.
+_NAMES = 3
 _SECRET = "whsec_demo"  # noqa: S105 - the sandbox's, which guards nothing
 
 CHARGE = WriteTool(
@@ -101,6 +103,8 @@ class _Demo:
                 f"[stripe.{fault.name}]\n"
                 f'credential = "{self.sandbox.api_key("outbox-" + fault.name)}"\n'
                 f'base_url = "{self.sandbox.url}"\n'
+                # Said here: some of these vendors answer no question at all.
+                f'vendor_account = "acct_outbox-{fault.name}"\n'
                 f'webhook_secrets = ["{_SECRET}"]\n'
                 for fault in self.faults
             ),
@@ -175,7 +179,9 @@ class _Demo:
                 self.sandbox.clear_faults("outbox-window_closed")
                 reads_open = True
             open_ = sorted(n for n, r in rows.items() if r.settled_at is None)
-            summary = f"{len(rows) - len(open_)} of {len(rows)} settled; open: {', '.join(open_)}"
+            more = [f"{len(open_) - _NAMES} more"] if len(open_) > _NAMES else []
+            names = ", ".join([*open_[:_NAMES], *more])
+            summary = f"{len(rows) - len(open_)} of {len(rows)} settled; open: {names}"
             if summary != last and len(open_) < len(rows):
                 self._say(summary)
                 last = summary

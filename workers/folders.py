@@ -55,6 +55,18 @@ def default_data_dir(project: Path) -> Path:
     return Path(f"/var/lib/outbox-resolve/{project.name}-{name}")
 
 
+def is_in_use(data_dir: Path) -> bool:
+    """Whether a live run holds the folder. What a killed one left behind is not live."""
+    try:
+        lock_fd = os.open(data_dir / "lock", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return not _try_lock(lock_fd) and _alive(_owner(lock_fd))
+    finally:
+        os.close(lock_fd)
+
+
 def open_data_dir(path: Path, account: Account) -> LockedFolder:
     """Creates the folder if need be and locks it against every other run.
 

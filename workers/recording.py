@@ -20,6 +20,7 @@ from workers.flight import Flight
 
 _log = logging.getLogger(__name__)
 _JITTER = 0.2
+_FORBIDDEN = 403
 
 
 class Recorder:
@@ -117,7 +118,10 @@ class Recorder:
             row, outcome = one.intent, one.outcome
             where = (row.vendor, row.account)
             if isinstance(outcome, NotSent) and outcome.pause:
-                switches.pause(tx, *where, kind="pause", reason=outcome.reason, by="sender")
+                if outcome.wire.http_status == _FORBIDDEN and doubt.is_forbidden_alone(tx, row):
+                    doubt.forbid(tx, row, by="sender")
+                else:
+                    switches.pause(tx, *where, kind="pause", reason=outcome.reason, by="sender")
             elif row.id in self._probes:
                 self._probes.discard(row.id)
                 passed = verdict_of_probe(outcome)

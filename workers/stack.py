@@ -61,10 +61,12 @@ class Program:
                     self._ready.set()
                 echo(self.verb, line.rstrip("\n"))
 
-    def wait_until_ready(self) -> str:
-        """What it said. Raises ``ServersError`` when it ended or stays silent."""
-        until(lambda: self._ready.is_set() or self.process.poll() is not None, _START_S)
-        if not self._ready.is_set():
+    def wait_until_ready(self, given_up: Callable[[], bool]) -> str:
+        """What it said; empty once ``given_up``. Raises ``ServersError`` when it ended or stays
+        silent."""
+        ended = self.process.poll
+        until(lambda: self._ready.is_set() or ended() is not None or given_up(), _START_S)
+        if not self._ready.is_set() and not given_up():
             code = self.process.poll()
             how = "is not ready in time" if code is None else f"ended with code {code}"
             raise ServersError(f"outbox {self.verb} {how}; what it said stands above")
@@ -106,14 +108,15 @@ class Stack:
         self._stop_s = stop_s
         self.programs: dict[str, Program] = {}
 
-    def start(self, *verbs: str) -> None:
-        """Starts programs side by side and returns once each says that it works."""
+    def start(self, *verbs: str, given_up: Callable[[], bool] = lambda: False) -> None:
+        """Starts programs side by side and returns once each says that it works, or as soon as
+        the caller has given up; they are its to stop either way."""
         for verb in verbs:
             program = Program(verb, self.env, self._echo)
             self._servers.watch(program.process.pid)
             self.programs[verb] = program
         for verb in verbs:
-            self.programs[verb].wait_until_ready()
+            self.programs[verb].wait_until_ready(given_up)
 
     def said(self, verb: str) -> str:
         """What a program's ready line named."""

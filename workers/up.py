@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -15,13 +16,16 @@ from outbox import schema
 from outbox.errors import SettingsError
 from outbox.settings import Settings, process_environment
 from vendors.sandbox.client import Sandbox
-from workers.folders import default_data_dir
+from workers.cli_output import printable
+from workers.folders import default_data_dir, is_in_use
 from workers.servers import Servers
 from workers.stack import VERBS, Stack
+from workers.web import check_address
 
 _SANDBOX_SECRET = "whsec_sandbox"  # noqa: S105 - the sandbox's, which guards nothing
 _SANDBOX_ACCOUNT = "sandbox"
 _ENV_FILE = Path(".outbox") / "env"
+_OPERATOR_FILE = Path(".outbox") / "operator.env"
 # A program that dies this often in this time is not restarted any more.
 _DEATHS = 5
 _DEATHS_WITHIN_S = 60.0
@@ -35,20 +39,31 @@ def run(settings: Settings, *, migrate: bool = False) -> int:
     Raises ``SettingsError`` for what forbids a start and ``ServersError`` for a server that does
     not come up; what had been started is stopped again.
     """
-    problems = list(settings.start_problems())
+    problems = [*settings.start_problems(), *_folder_problems()]
     if problems:
         raise SettingsError(problems)
+    check_address(settings)
+    stop = _Stop()
+    try:
+        return _run(settings, stop, migrate=migrate)
+    except KeyboardInterrupt:  # before everything was up; what there was has been stopped
+        _tell("stopping")
+        return 0
+
+
+def _folder_problems() -> Iterator[tuple[str, str]]:
+    place = Path.cwd() / _ENV_FILE.parent
+    if not os.access(place if place.exists() else place.parent, os.W_OK | os.X_OK):
+        yield "current folder", f"{place} cannot be written: run it in a folder of yours"
+
+
+def _run(settings: Settings, stop: _Stop, *, migrate: bool) -> int:
     folder = default_data_dir(Path.cwd())
+    if not is_in_use(folder):
+        for name in (_ENV_FILE, _OPERATOR_FILE):  # of a run that was killed
+            name.unlink(missing_ok=True)
     with contextlib.ExitStack() as stopping:
-        servers = stopping.enter_context(
-            Servers.start(
-                folder,
-                postgres=not settings.database_url,
-                valkey=not settings.redis_url,
-                database_url=settings.database_url or None,
-                redis_url=settings.redis_url or None,
-            )
-        )
+        servers = stopping.enter_context(_servers(settings, folder))
         _migrate(settings, servers, migrate=migrate)
         env = {
             **process_environment(),
@@ -60,21 +75,38 @@ def run(settings: Settings, *, migrate: bool = False) -> int:
         sandbox = _sandbox(settings, folder, env, stopping)
         stack = Stack(servers, env, echo=_echo, stop_s=settings.policy.call_deadline_s + 10)
         stopping.callback(stack.stop)
-        with _signals() as told:
-            stack.start(*VERBS)
+        stop.may_raise = False  # from here on every wait asks
+        stack.start(*VERBS, given_up=stop.told.is_set)
+        if not stop.told.is_set():
             _point_webhooks(sandbox, stack)
-            stopping.enter_context(_env_file(servers))
+            if sandbox is not None:
+                stopping.enter_context(_env_file(_OPERATOR_FILE, env, _OF_OPERATORS))
+            stopping.enter_context(_env_file(_ENV_FILE, env, _OF_AGENTS))
             _say(settings, servers, sandbox, stack, env)
-            return _supervise(stack, told)
+        return _supervise(stack, stop.told)
+
+
+def _servers(settings: Settings, folder: Path) -> Servers:
+    try:
+        return Servers.start(
+            folder,
+            postgres=not settings.database_url,
+            valkey=not settings.redis_url,
+            database_url=settings.database_url or None,
+            redis_url=settings.redis_url or None,
+        )
+    except OSError as error:
+        said = f"{error.filename or folder}: {error.strerror}"
+        raise SettingsError([("data folder", said)]) from error
 
 
 def _migrate(settings: Settings, servers: Servers, *, migrate: bool) -> None:
     if not settings.database_url or migrate:
         schema.upgrade(servers.database_url)
-    elif schema.current(servers.database_url) != schema.head():
-        raise SettingsError(
-            [("DATABASE_URL", "its schema is not this release's: add --migrate, or see a DBA")]
-        )
+        return
+    problem = schema.advice(schema.current(servers.database_url))
+    if problem is not None:
+        raise SettingsError([("DATABASE_URL", f"the schema {problem}")])
 
 
 def _sandbox(
@@ -98,12 +130,22 @@ def _point_webhooks(sandbox: Sandbox | None, stack: Stack) -> None:
             sandbox.add_endpoint(_SANDBOX_ACCOUNT, url, _SANDBOX_SECRET)
 
 
+_OF_AGENTS = ("DATABASE_URL", "REDIS_URL")
+_OF_OPERATORS = (
+    *_OF_AGENTS,
+    "STRIPE_API_KEY",
+    "STRIPE_API_BASE",
+    "STRIPE_WEBHOOK_SECRET",
+    "OUTBOX_PAGERS",
+)
+
+
 @contextlib.contextmanager
-def _env_file(servers: Servers) -> Iterator[None]:
-    """The two addresses for a shell to source, there exactly as long as everything runs."""
-    path = Path.cwd() / _ENV_FILE
+def _env_file(name: Path, env: dict[str, str], settings: tuple[str, ...]) -> Iterator[None]:
+    """Some settings for a shell to source, there exactly as long as everything runs."""
+    path = Path.cwd() / name
     path.parent.mkdir(exist_ok=True)
-    text = f"export DATABASE_URL='{servers.database_url}'\nexport REDIS_URL='{servers.redis_url}'\n"
+    text = "".join(f"export {setting}={shlex.quote(env[setting])}\n" for setting in settings)
     made = path.with_name(f"{path.name}.{os.getpid()}")
     made.touch(mode=0o600)
     made.write_text(text, encoding="utf-8")
@@ -134,12 +176,10 @@ def _say(
         lines.append(f"sandbox    {sandbox.url} stands in for Stripe; no real vendor is called")
     if settings.pagers is None:
         lines.append(f"pages      {env['OUTBOX_PAGERS'].removeprefix('file:')}")
-    lines += [
-        "",
-        f"in another terminal, and for your agents:  . {_ENV_FILE}",
-        "Ctrl-C stops it all.",
-    ]
-    print("\n".join(lines), file=sys.stderr, flush=True)
+    lines += ["", f"in another terminal, and for your agents:  . {_ENV_FILE}"]
+    if sandbox is not None:
+        lines.append(f"to rule on what is in doubt, with the sandbox's key:  . {_OPERATOR_FILE}")
+    _tell("\n".join([*lines, "Ctrl-C stops it all."]))
 
 
 def _supervise(stack: Stack, told: threading.Event) -> int:
@@ -151,23 +191,35 @@ def _supervise(stack: Stack, told: threading.Event) -> int:
             now = time.monotonic()
             deaths = [at for at in deaths if now - at < _DEATHS_WITHIN_S] + [now]
             if len(deaths) >= _DEATHS:
-                print(f"outbox {verb} keeps ending (code {code}); stopping", file=sys.stderr)
+                _tell(f"outbox {verb} keeps ending (code {code}); stopping")
                 return 1
-            print(f"outbox {verb} ended with code {code}; starting it again", file=sys.stderr)
-            stack.start(verb)
-    print("stopping", file=sys.stderr, flush=True)
+            _tell(f"outbox {verb} ended with code {code}; starting it again")
+            stack.start(verb, given_up=told.is_set)
+    _tell("stopping")
     return 0
 
 
-@contextlib.contextmanager
-def _signals() -> Iterator[threading.Event]:
-    """SIGINT and SIGTERM end the run in order. Once told, further ones change nothing: Ctrl-C sent
-    twice must not cut the clean-up that follows this block."""
-    told = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: told.set())
-    yield told
+class _Stop:
+    """SIGINT and SIGTERM end the run in order: while it ``may_raise``, by KeyboardInterrupt, which
+    cuts whatever is being waited for, and later by ``told``. Once told, further ones change
+    nothing: Ctrl-C sent twice must not cut the clean-up."""
+
+    def __init__(self) -> None:
+        self.told = threading.Event()
+        self.may_raise = True
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._tell)
+
+    def _tell(self, *_: object) -> None:
+        again = self.told.is_set()
+        self.told.set()
+        if self.may_raise and not again:
+            raise KeyboardInterrupt
+
+
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def _echo(verb: str, line: str) -> None:
-    print(f"{verb:7} | {line}", file=sys.stderr, flush=True)
+    _tell(f"{verb:7} | {printable(line)}")

@@ -181,6 +181,11 @@ def _ended_by_signals(server: uvicorn.Server) -> Iterator[None]:
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
 
 
+def check_address(settings: Settings) -> None:
+    """Raises ``SettingsError`` for an address that cannot be bound now."""
+    _listen(settings.host, settings.port).close()
+
+
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     if not 0 <= port <= _LAST_PORT:

@@ -8,6 +8,7 @@ from uuid import UUID, uuid4
 
 from outbox.store.connection import Transaction
 from outbox.store.intents import COLUMNS, COLUMNS_OF_I, Intent, as_intent
+from outbox.store.moves import log
 
 
 def expire_leases(tx: Transaction, *, limit: int, look_in_s: float, max_crashes: int) -> int:
@@ -93,13 +94,18 @@ def claim_verifications(
     return [as_intent(row) for row in rows]
 
 
-def verified(tx: Transaction, intent_id: UUID) -> None:
-    """The verifying look was made."""
-    tx.run("UPDATE outbox.intents SET verify_at = NULL WHERE id = %(id)s", {"id": intent_id})
+def verified(tx: Transaction, claimed: Intent) -> None:
+    """The verifying look was made. One that was scheduled while it was being made is still due."""
+    tx.run(
+        "UPDATE outbox.intents SET verify_at = NULL WHERE id = %(id)s AND verify_at = %(held)s",
+        {"id": claimed.id, "held": claimed.verify_at},
+    )
 
 
 def schedule_verification(tx: Transaction, intent_ids: list[UUID], after_s: float) -> None:
-    """One look after quiescence: a vendor without keys may have been handed the write twice."""
+    """A look so long after the last send: a vendor without keys may have been handed the write
+    twice; elsewhere (at once) something happened to the object. A look that has begun may have
+    missed it: this is another time than the one that it holds."""
     tx.run(
         "UPDATE outbox.intents SET verify_at = last_sent_at + %(after)s * INTERVAL '1 second' "
         "WHERE id = ANY(%(ids)s) AND status = 'succeeded'",
@@ -140,10 +146,11 @@ def note_look(
 
 
 def look_now(tx: Transaction, intent_id: UUID) -> None:
-    """Evidence points at the row: the resolver shall look at once."""
+    """Evidence points at the row: the resolver shall look at once. A look that has begun may have
+    missed it: what it says is dropped, and the row is free for the next."""
     tx.run(
-        "UPDATE outbox.intents SET due_at = outbox.clock() "
-        "WHERE id = %(id)s AND status = 'unknown' AND due_at > outbox.clock()",
+        "UPDATE outbox.intents SET due_at = outbox.clock(), version = version + 1, "
+        "resolver_token = NULL, resolver_until = NULL WHERE id = %(id)s AND status = 'unknown'",
         {"id": intent_id},
     )
 
@@ -184,6 +191,31 @@ def is_escalated(tx: Transaction, intent_id: UUID) -> bool:
         {"id": intent_id},
     )
     return bool(row and row["y"])
+
+
+def is_forbidden_alone(tx: Transaction, row: Intent) -> bool:
+    """Whether the row was answered 403 again, after other rows of its account had got through:
+    then it is this write that is not allowed, and not the account."""
+    found = tx.one(
+        "SELECT EXISTS (SELECT FROM outbox.attempts a JOIN outbox.intents o ON o.id = a.intent_id "
+        "WHERE a.id > (SELECT id FROM outbox.attempts WHERE intent_id = %(id)s "
+        "AND outcome = 'not_sent' AND http_status = 403 ORDER BY id DESC OFFSET 1 LIMIT 1) "
+        "AND a.outcome IN ('receipt', 'refused') AND o.vendor = %(vendor)s "
+        "AND o.account = %(account)s) AS y",
+        {"id": row.id, "vendor": row.vendor, "account": row.account},
+    )
+    return bool(found and found["y"])
+
+
+def forbid(tx: Transaction, row: Intent, *, by: str) -> None:
+    """Never again, and a person hears of it at once where nothing was sent."""
+    tx.run(
+        "UPDATE outbox.intents SET veto = COALESCE(veto, 'forbidden'), version = version + 1, "
+        "escalate_at = CASE WHEN doubt = 0 THEN outbox.clock() ELSE escalate_at END "
+        "WHERE id = %(id)s AND status IN ('pending', 'unknown')",
+        {"id": row.id},
+    )
+    log(tx, kind="vetoed", actor=by, intent_id=row.id, reason="forbidden")
 
 
 def claim_overdue(tx: Transaction, limit: int) -> list[dict[str, Any]]:

@@ -114,6 +114,20 @@ def owner_of(
     return None
 
 
+def lock_landed(
+    tx: Transaction, owner: UUID, *, vendor: str, account: str, receipt_ids: tuple[str, ...]
+) -> list[UUID]:
+    """Every other intent that landed as one of these objects, or made one of them: what the event
+    tells of its owner has happened to their object too. Locks them with the owner, in id order."""
+    rows = tx.all(
+        "SELECT id FROM outbox.intents WHERE id = %(owner)s OR (vendor = %(vendor)s "
+        "AND account = %(account)s AND receipt_id = ANY(%(ids)s) AND status = 'succeeded') "
+        "ORDER BY id FOR UPDATE",
+        {"owner": owner, "vendor": vendor, "account": account, "ids": list(receipt_ids)},
+    )
+    return [row["id"] for row in rows if row["id"] != owner]
+
+
 def replay(tx: Transaction, row_id: int) -> bool:
     """Makes a kept event due again; False where its body is gone."""
     return bool(

@@ -6,6 +6,7 @@ again, decide again.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -66,6 +67,7 @@ def apply(tx: Transaction, intent: Intent, event: Event, change: Change) -> tupl
             same_object=_same_object(intent, change.reading),
             declined_object=_same_object(intent, change.reading) and _is_declined(change.reading),
             quiescent=change.quiescent,
+            tried=intent.attempts > 0,
         ),
     )
     if verdict.denied:
@@ -87,7 +89,8 @@ def apply(tx: Transaction, intent: Intent, event: Event, change: Change) -> tupl
         escalations.close_doubt(tx, written, by=change.actor)
     if verdict.contradiction:
         known = settles or intent.contradicted_at is not None
-        _contradict(tx, written, reason, objects, change.reason, told=known)
+        found = [change.reading] if change.reading else []
+        _contradict(tx, written, reason, objects, change.reason, told=known, found=found)
     return written, verdict
 
 
@@ -225,14 +228,23 @@ def log(tx: Transaction, *, kind: str, actor: str, **columns: Any) -> None:
     )
 
 
-def contradict(tx: Transaction, row: Intent, reason: str, objects: list[str], why: str) -> bool:
+def contradict(
+    tx: Transaction,
+    row: Intent,
+    reason: str,
+    objects: list[str],
+    why: str,
+    *,
+    found: Iterable[Reading] = (),
+) -> bool:
     """Raises a contradiction: told as unknown, a page, and only a person closes it. What is known
-    already is told to no consumer again; only what is new about it reaches the person. False where
-    a person has ruled on it."""
+    already is told to no consumer again; only what is new about it reaches the person, with what
+    was ``found`` of the objects. False where a person has ruled on it."""
     if _is_ruled(tx, row, reason, objects):
         return False
     settlements.lock_consumers(tx)
-    _contradict(tx, row, reason, objects, why, told=row.contradicted_at is not None)
+    known = row.contradicted_at is not None
+    _contradict(tx, row, reason, objects, why, told=known, found=found)
     return True
 
 
@@ -246,7 +258,14 @@ def _is_ruled(tx: Transaction, row: Intent, reason: str, objects: list[str]) -> 
 
 
 def _contradict(
-    tx: Transaction, row: Intent, reason: str, objects: list[str], why: str, *, told: bool
+    tx: Transaction,
+    row: Intent,
+    reason: str,
+    objects: list[str],
+    why: str,
+    *,
+    told: bool,
+    found: Iterable[Reading],
 ) -> None:
     tx.run(
         "UPDATE outbox.intents SET contradicted_at = COALESCE(contradicted_at, outbox.clock()), "
@@ -254,11 +273,27 @@ def _contradict(
         {"id": row.id},
     )
     known = [row.receipt_id] if row.receipt_id else []
-    escalations.open_for_intent(
-        tx, row, [reason], {"objects": sorted({*known, *objects}), "why": why, "told": "unknown"}
-    )
+    detail: dict[str, Any] = {"objects": sorted({*known, *objects}), "why": why, "told": "unknown"}
+    shown = [_shown(reading) for reading in found if reading.receipt_id in objects]
+    if shown:
+        detail["found"] = shown
+    escalations.open_for_intent(tx, row, [reason], detail)
     if not told:
         settlements.write(tx, row, "contradiction")
+
+
+def _shown(reading: Reading) -> dict[str, Any]:
+    """An object as it was seen, for a person to compare: nothing in it is personal."""
+    mode = None if reading.livemode is None else "live" if reading.livemode else "test"
+    seen = {
+        "object": reading.receipt_id,
+        "amount_minor": reading.amount_minor,
+        "currency": reading.currency,
+        "mode": mode,
+        "vendor_account": reading.vendor_account,
+        "word": reading.word,
+    }
+    return {name: value for name, value in seen.items() if value is not None}
 
 
 _BUSINESS = f"""

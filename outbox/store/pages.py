@@ -29,7 +29,8 @@ def claim(tx: Transaction, *, first: str, limit: int, hold_s: float) -> list[dic
     """Due pages, held for ``hold_s``; a sender that dies leaves the page to the next, which sends
     the same dedup key and sees ``interrupted``. ``first`` is the target of a page that has none
     yet, written before it is tried. A resolve waits until its trigger was sent (or dropped), a
-    trigger until its escalation is neither muted nor acknowledged."""
+    trigger until its escalation is neither muted nor acknowledged. ``waiting`` counts the writes
+    that a closed switch holds now."""
     return tx.all(
         f"""
         WITH d AS MATERIALIZED (
@@ -50,6 +51,10 @@ def claim(tx: Transaction, *, first: str, limit: int, hold_s: float) -> list[dic
         RETURNING p.id, p.escalation_id, p.pager, p.dedup_key, p.action, p.body, p.attempts,
             d.interrupted, e.intent_id, e.holder, e.episode, e.reasons, e.detail, e.opened_at,
             e.closed_at, i.status, i.doubt,
+            (SELECT count(w.id) FROM outbox.switches s LEFT JOIN outbox.intents w
+             ON w.status IN ('pending', 'retryable') AND w.settled_at IS NULL
+             AND starts_with(w.gate, s.gate_prefix)
+             WHERE s.holder = e.holder AND s.kind <> 'clock' GROUP BY s.holder) AS waiting,
             EXTRACT(EPOCH FROM outbox.clock() - i.created_at)::float8 AS age_s,
             EXTRACT(EPOCH FROM i.window_ends_at - outbox.clock())::float8 AS window_left_s,
             EXTRACT(EPOCH FROM outbox.clock())::bigint AS at_epoch_s

@@ -241,7 +241,8 @@ def _contradict(tx: Transaction, ended: Ended) -> None:
     row = lock(tx, ended.intent.id)
     reading = ended.outcome.reading if isinstance(ended.outcome, Receipt) else None
     if row is not None and reading is not None:
-        contradict(tx, row, ended.contradicts, [reading.receipt_id], "the answer shows it")
+        why = "the answer shows it"
+        contradict(tx, row, ended.contradicts, [reading.receipt_id], why, found=[reading])
 
 
 def _was_lost(tx: Transaction, intent: Intent) -> bool:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 
 from outbox.outcomes import Business, Lost, Reading, Receipt, Refused, Standing
-from outbox.store import escalations, inbox
+from outbox.store import escalations, inbox, moves
 from resolvers import holding, triage
 from tests.cli.desk import Desk
 
@@ -37,6 +38,8 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 def names(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """A ledger in which every id, amount and time is the same in every run."""
     desk.env["STRIPE_API_BASE"] = "http://127.0.0.1:12111"
+    account = desk.directory.accounts["stripe", "default"]
+    desk.directory.learn("stripe", replace(account, vendor_account="acct_golden"))
     numbers = iter(range(1, 100))
     monkeypatch.setattr(
         escalations, "uuid4", lambda: UUID(int=0xE5CA << 112 | next(numbers), version=4)
@@ -140,6 +143,21 @@ def test_a_pipe_gets_tabs_whole_ids_and_no_colour_even_if_colour_is_forced(
         assert "\x1b" not in ran.out
 
 
+def test_a_history_has_no_blank_where_nothing_was_said(desk: Desk, names: dict[str, str]) -> None:
+    with desk.store.transaction() as tx:
+        moves.log(
+            tx,
+            kind="webhook_joined",
+            actor="webhook",
+            intent_id=names["settled"],
+            detail={"event": "evt_golden_0"},
+        )
+    _, *lines = desk.run("intent", "history", names["settled"]).out.splitlines()
+    cells = [cell for line in lines for cell in line.split("\t")]
+    assert '{"event": "evt_golden_0"}' in cells
+    assert [cell for cell in cells if cell != cell.strip()] == []
+
+
 def test_colour_is_for_terminals_that_want_it(desk: Desk, names: dict[str, str]) -> None:
     yellow = "\x1b[33m"
     assert yellow in desk.terminal("intent", "list").out
@@ -159,6 +177,48 @@ def test_what_a_vendor_named_does_not_drive_the_terminal(desk: Desk, names: dict
         assert "\x07" not in text
         assert "[red]" in text
     assert {line.count("\t") for line in piped.splitlines()} == {11}
+
+
+def test_what_an_operator_wrote_does_not_drive_the_next_ones_terminal(
+    desk: Desk, names: dict[str, str]
+) -> None:
+    """Written by a release that took it, or by hand: what is told of it stays one line."""
+    desk.sql(
+        "UPDATE outbox.switches SET set_by = E'mallory\\x1b[2K', "
+        "reason = E'calm\\r\\noutbox: resumed\\x1b[31m\\u009b31m\\u202e'"
+    )
+    pause = ("vendor", "pause", "stripe/default", "--reason", "x")
+    resume = ("vendor", "resume", "stripe/default", "--reason", "x", "--dry-run")
+    refused = ("escalation", "resend", names["doubtful"], "--reason", "x", "--yes")
+    for args, code in ((pause, 0), (resume, 0), (refused, 4)):
+        for more in ((), ("--json",)):
+            ran = desk.run(*args, *more)
+            told = ran.out or ran.err
+            assert ran.code == code, ran
+            assert "mallory" in told
+            assert all(c.isprintable() for line in told.splitlines() for c in line.split("\t")), (
+                told
+            )
+            assert len((ran.out + ran.err).splitlines()) == (2 if "dry run" in ran.err else 1)
+
+
+def test_one_long_name_leaves_every_other_in_the_picture(desk: Desk, names: dict[str, str]) -> None:
+    digest = f"sha256:{'0123456789abcdef' * 4}"
+    desk.sql(
+        "UPDATE outbox.webhook_inbox SET event_id = %(digest)s, kind = 'unreadable' WHERE id = 2",
+        {"digest": digest},
+    )
+    desk.sql("UPDATE outbox.intents SET account = repeat('branch-', 20) WHERE status = 'pending'")
+    for noun, whole in (
+        ("webhook", {"sha256:01234…", "evt_golden_0", "unreadable", "joined", "parked"}),
+        ("vendor", {"stripe/default", "test", "paused", "alice"}),
+    ):
+        shown = _COLOUR.sub("", desk.terminal(noun, "list", columns=80).out)
+        assert max(len(line) for line in shown.splitlines()) <= 80, noun
+        assert whole <= set(shown.split()), noun
+    assert digest in desk.run("webhook", "list").out
+    items = desk.invoke("webhook", "list", "--json").json["items"]
+    assert digest in {item["event_id"] for item in items}
 
 
 def test_show_tells_no_personal_data_unless_it_is_asked_to(

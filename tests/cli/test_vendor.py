@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 from tests.cli.desk import Desk
 
 
@@ -36,6 +39,23 @@ def test_resuming_shows_what_would_go_out_at_once(desk: Desk) -> None:
     yes = desk.terminal("vendor", "resume", "stripe/default", "--reason", "over", answer="y\n")
     assert yes.code == 0
     assert len(desk.claim()) == 2
+
+
+def test_a_pause_says_and_pages_how_many_writes_wait_and_nothing_else(
+    desk: Desk, tmp_path: Path
+) -> None:
+    pages = tmp_path / "pages.jsonl"
+    desk.env["OUTBOX_PAGERS"] = f"file:{pages}"
+    for count, words in enumerate(("no writes waiting", "1 write waiting", "2 writes waiting")):
+        said = desk.invoke("vendor", "pause", "stripe/default", "--reason", "incident").out
+        assert said.endswith(f"paused stripe/default: {count} writes wait\n")
+        desk.invoke("resolve", "--once")
+        page = json.loads(pages.read_text().splitlines()[-1])
+        assert (page["action"], page["details"]["waiting"]) == ("trigger", count)
+        assert f"sending is paused, {words} [paused]" in page["summary"]
+        desk.invoke("vendor", "resume", "stripe/default", "--reason", "over", "--yes")
+        desk.invoke("resolve", "--once")
+        desk.enqueue()
 
 
 def test_a_dry_run_pauses_nothing(desk: Desk) -> None:

@@ -13,7 +13,7 @@ from celery import Celery
 
 from outbox.doorbell import broker_url_of
 from tests.crash.works import Works, open_works
-from tests.workers.floor import wait_until
+from tests.workers.floor import READS, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +80,25 @@ def test_a_child_that_dies_before_the_broker_first_answers_does_not_end_the_work
     )
     assert works.stack.dead() == []
     _settled_in_time(works, works.account(), 10)
+
+
+def test_children_that_die_while_the_broker_restarts_do_not_end_the_worker(works: Works) -> None:
+    """Celery breaks over what is left of them when it connects again, and ends."""
+    before = works.children()
+    works.servers.kill_valkey()
+    for child in before:
+        child.kill()
+    works.servers.start_valkey()
+    wait_until(
+        lambda: (
+            works.stack.dead() == ["worker"]
+            or len([c for c in works.children() if c not in before])
+            == works.settings.policy.children
+        )
+    )
+    _settled_in_time(works, works.account(), 10)
+    assert works.stack.dead() == []
+    assert works.terminate("worker", kill_after_s=20) == 0
 
 
 def test_a_flushed_broker_loses_no_row(works: Works) -> None:
@@ -157,13 +176,13 @@ def test_a_webhook_joins_while_a_vendor_hangs_and_a_hundred_thousand_rows_are_du
     url = f"{works.stack.said('web')}/webhooks/stripe/{calm}"
     works.sandbox.add_endpoint(calm, url, "whsec_of_the_works")
     works.sandbox.fault("hang", account=hanging)
-    works.sandbox.fault("hang", account=hanging, endpoint="GET *")
+    works.sandbox.fault("hang", account=hanging, endpoint=READS)
     (model,) = works.enqueue(hanging, 1)
     wait_until(lambda: works.statuses([model]).get("unknown"))
     works.fill(model, 100_000)
     # Only the webhook can tell: nothing of this account can be read.
     works.sandbox.fault("lost_ack", account=calm)
-    works.sandbox.fault("unavailable_503", account=calm, endpoint="GET *")
+    works.sandbox.fault("unavailable_503", account=calm, endpoint=READS)
     works.sandbox.webhook_fault("delay", account=calm, after_s=1)
     ids = works.enqueue(calm, 3)
     works.wait_until_settled(ids)

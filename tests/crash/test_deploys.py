@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.crash.works import Works, open_works
-from tests.workers.floor import wait_until
+from tests.workers.floor import READS, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +41,25 @@ def test_a_worker_told_to_end_finishes_its_calls_and_hands_the_rest_back(
     works.wait_until_settled(ids)
     works.check(account, ids)
     assert len(works.posts(account)) == len(ids)
+
+
+def test_a_worker_told_to_end_does_not_wait_for_look_ups_that_drip(works: Works) -> None:
+    """A look-up may take longer than a call; the end of a worker may not."""
+    account = works.account()
+    works.sandbox.fault("lost_ack", account=account, attempts=[1])
+    works.sandbox.fault("drip", account=account, endpoint=READS, after_s=30)
+    ids = works.enqueue(account, 20)
+    wait_until(lambda: _reads(works, account))
+    assert works.terminate("worker", kill_after_s=7) == 0
+    works.sandbox.clear_faults()
+    works.restart("worker")
+    works.wait_until_settled(ids)
+    works.check(account, ids)
+
+
+def _reads(works: Works, account: str) -> bool:
+    asked = [r for r in works.sandbox.requests(account) if r["method"] == "GET"]
+    return any(r["path"] == "/v1/payment_intents" for r in asked)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.crash.works import Works, open_works
-from tests.workers.floor import wait_until
+from tests.workers.floor import READS, wait_until
 
 IN_THE_AIR = 60
 
@@ -153,7 +153,7 @@ def test_a_row_that_kills_whoever_sends_it_is_parked_after_three_and_asked_about
     """B45: good rows behind it go out, and no broker drives the loop on."""
     account = works.account()
     works.sandbox.fault("hang", account=account)
-    works.sandbox.fault("unavailable_503", account=account, endpoint="GET *")
+    works.sandbox.fault("unavailable_503", account=account, endpoint=READS)
     (bad,) = works.enqueue(account, 1)
     good_account = works.account()
     while not works.has_lost(bad, 3):

@@ -33,6 +33,7 @@ _ACCOUNTS = 40
 PATIENT: Mapping[str, str] = {
     "OUTBOX_PROFILE": "demo",
     "OUTBOX_CALL_DEADLINE_S": "2",
+    "OUTBOX_LOOK_DEADLINE_S": "8",
     "OUTBOX_LEASE_S": "4.5",
     "OUTBOX_WINDOW_OVERRIDE_S": "4000",
     "OUTBOX_TTL_OVERRIDE_S": "600",

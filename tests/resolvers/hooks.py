@@ -22,9 +22,13 @@ class Hooks:
             if event["id"] not in self._seen:
                 self._seen.add(event["id"])
                 sent = signed(event, int(row["at"]), SECRET)
-                place = {"vendor": "stripe", "account": "default"}
                 answer = receive(
-                    floor.store, floor.directory, **place, headers=sent.headers, body=sent.body
+                    floor.store,
+                    floor.directory,
+                    vendor="stripe",
+                    account="default",
+                    headers=sent.headers,
+                    body=sent.body,
                 )
                 assert answer[0] == 200
         join_once(floor.store, floor.directory)

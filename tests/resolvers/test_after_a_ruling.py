@@ -72,7 +72,7 @@ def test_another_object_after_the_ruling_is_a_new_question(floor: Floor) -> None
 
 def test_another_kind_of_mismatch_after_the_ruling_is_a_new_question(floor: Floor) -> None:
     hooks = Hooks(floor)
-    intent_id, object_id = _ruled(floor, hooks)
+    _, object_id = _ruled(floor, hooks)
     floor.sql("UPDATE outbox.intents SET amount_minor = 4901, currency = 'eur'")
     floor.advance(60)
     floor.sandbox.move(object_id, "canceled")

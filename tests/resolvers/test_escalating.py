@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from outbox.store import switches
-from tests.workers.floor import Floor, in_lane
+from tests.workers.floor import READS, Floor, in_lane
 
 HOUR = 3600.0
 
@@ -15,7 +15,7 @@ HOUR = 3600.0
 def _in_doubt(floor: Floor) -> UUID:
     """A charge that took effect and whose outcome nobody can see."""
     floor.sandbox.fault("lost_ack", account=floor.account)
-    floor.sandbox.fault("unavailable_503", account=floor.account, endpoint="GET *")
+    floor.sandbox.fault("unavailable_503", account=floor.account, endpoint=READS)
     intent_id = floor.one()
     floor.drain()
     return intent_id
@@ -147,7 +147,7 @@ def test_a_row_that_stays_unsent_after_the_pause_is_asked_about_within_a_few_tic
 
 def test_a_head_that_holds_its_lane_is_asked_about_once(floor: Floor) -> None:
     floor.sandbox.fault("lost_ack", account=floor.account)
-    floor.sandbox.fault("unavailable_503", account=floor.account, endpoint="GET *")
+    floor.sandbox.fault("unavailable_503", account=floor.account, endpoint=READS)
     head = floor.one(tool=in_lane(), customer="cus_lane")
     waiting = [floor.one(tool=in_lane(), customer="cus_lane") for _ in range(4)]
     alone = floor.one(tool=in_lane(), customer="cus_alone")

@@ -353,7 +353,7 @@ def test_events_out_of_order_move_the_intent_once_and_ask_the_vendor_where_they_
     assert after.verify_at is not None
     assert len(ledger.sql("SELECT 1 FROM outbox.settlements")) == 1
     ledger.forward(3 * 86400)
-    arrive(ledger, about(row, status="processing"))
+    arrive(ledger, {**about(row, status="processing"), "created": 99})
     assert row_of(ledger, row.id).business_word == "succeeded"
     assert ledger.pages() == []
 

@@ -16,7 +16,7 @@ from outbox import WriteTool
 from outbox.errors import Unreachable
 from outbox.store.connection import Store
 from resolvers.looking import Looker
-from tests.workers.floor import CARD, FAST, Floor, open_floor, wait_until
+from tests.workers.floor import CARD, FAST, READS, Floor, open_floor, wait_until
 from tests.workers.proxy import PostgresProxy
 from vendors.sandbox.client import Sandbox
 from workers.servers import Servers
@@ -154,7 +154,7 @@ def test_re_sends_keep_their_schedule_on_the_night_of_a_clock_change(
 
 def test_a_re_send_goes_only_after_a_look(floor: Floor) -> None:
     """Even where every read fails: the row is looked at first, and then sent with its key."""
-    floor.sandbox.fault("unavailable_503", account=floor.account, endpoint="GET *")
+    floor.sandbox.fault("unavailable_503", account=floor.account, endpoint=READS)
     intent_id = _lost(floor, "lost_request")
     floor.advance(11)
     floor.drain()
@@ -245,7 +245,7 @@ def test_a_replayed_500_stops_the_re_sends(floor: Floor) -> None:
 def test_a_body_the_vendor_calls_changed_is_doubt_and_never_a_failure(floor: Floor) -> None:
     """B09: a deploy added a parameter between the lost answer and the re-send."""
     floor.provoked.add("body_changed")
-    floor.sandbox.fault("unavailable_503", account=floor.account, endpoint="GET *")
+    floor.sandbox.fault("unavailable_503", account=floor.account, endpoint=READS)
     intent_id = _lost(floor, "lost_ack")
     floor.sql(
         "UPDATE outbox.intents SET request = replace(request, '\"params\":{', "
@@ -305,7 +305,7 @@ def test_an_object_with_another_amount_is_for_a_person(floor: Floor) -> None:
 
 def test_while_a_person_looks_nothing_is_sent_again(floor: Floor) -> None:
     intent_id = _lost(floor, "lost_request")
-    floor.sandbox.fault("unavailable_503", account=floor.account, endpoint="GET *")
+    floor.sandbox.fault("unavailable_503", account=floor.account, endpoint=READS)
     floor.until(5 * 3600, intent_id)
     floor.escalate()
     floor.sql("UPDATE outbox.escalations SET acked_until = outbox.clock() + INTERVAL '1 hour'")
@@ -319,7 +319,7 @@ def test_while_a_person_looks_nothing_is_sent_again(floor: Floor) -> None:
 def test_two_resolvers_at_once_look_each_row_up_once(floor: Floor) -> None:
     """B57: two beats during a deploy; 20 stale rows, 3 of them past their TTL."""
     floor.sandbox.fault("lost_ack", account=floor.account)
-    floor.sandbox.fault("slow", account=floor.account, endpoint="GET *", after_s=0.2)
+    floor.sandbox.fault("slow", account=floor.account, endpoint=READS, after_s=0.2)
     ids = floor.enqueue(20)
     floor.drain()
     floor.sql(
@@ -383,7 +383,7 @@ def test_look_ups_go_on_after_the_database_was_away(floor: Floor, servers: Serve
 
 
 def test_a_read_that_is_refused_pauses_the_account(floor: Floor) -> None:
-    floor.sandbox.fault("unauthorized_401", account=floor.account, endpoint="GET *")
+    floor.sandbox.fault("unauthorized_401", account=floor.account, endpoint=READS)
     intent_id = _lost(floor, "lost_request")
     floor.advance(30)
     floor.look()
@@ -396,7 +396,7 @@ def test_a_vendor_that_hangs_holds_its_own_look_ups_and_no_tick(
 ) -> None:
     with open_floor(database, sandbox, FAST) as floor:
         sandbox.fault("lost_request", account=floor.account)
-        sandbox.fault("hang", account=floor.account, endpoint="GET *")
+        sandbox.fault("hang", account=floor.account, endpoint=READS)
         floor.enqueue(40)
         floor.drain()
         floor.advance(1)
@@ -414,7 +414,7 @@ def test_a_read_that_drips_for_ever_is_cut_and_proves_nothing(
     """No pause between two bytes is long enough for a time-out of the socket."""
     with open_floor(database, sandbox, FAST) as floor:
         # Twenty pieces, each within the socket's own time-out.
-        sandbox.fault("drip", account=floor.account, endpoint="GET *", after_s=16, attempts=[1])
+        sandbox.fault("drip", account=floor.account, endpoint=READS, after_s=16, attempts=[1])
         intent_id = _lost(floor, "lost_ack")
         floor.advance(1)
         look = threading.Thread(target=floor.look, daemon=True)

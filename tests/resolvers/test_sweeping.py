@@ -138,6 +138,10 @@ def test_a_turn_that_is_over_cancels_what_was_never_sent_and_nothing_else(floor:
     unsent = ask("turn-1", "in_unsent")
     # Whoever ends the turn by other means than our call (a restore, an older release).
     floor.sql("UPDATE outbox.epochs SET ended_at = outbox.clock() WHERE epoch = 'turn-1'")
+    floor.sql(
+        "INSERT INTO outbox.epochs (tenant, run_id, epoch, started_at) "
+        "VALUES ('acme', 'chat', 'turn-2', outbox.clock())"
+    )
     assert floor.drain() == 0, "the claim leaves it alone too"
     floor.expire()
     assert floor.status(unsent) == "cancelled"

@@ -20,6 +20,7 @@ from resolvers import triage
 from resolvers.directory import Directory
 from tests.cli.conftest import desk, sandbox  # noqa: F401
 from tests.cli.desk import CAPTURE, Desk
+from tests.workers.floor import READS
 
 
 def rule(desk: Desk, reference: UUID | str, receipt: str = "", **changes: Any) -> triage.Ruling:
@@ -136,6 +137,23 @@ def test_nothing_is_ruled_while_the_vendor_cannot_be_reached(desk: Desk) -> None
     with pytest.raises(Unreachable):
         rule(desk, intent_id, object_id, directory=away)
     assert desk.row(intent_id) == before
+
+
+@pytest.mark.parametrize("verdict", ["landed", "not landed"])
+def test_a_verdict_does_not_wait_for_a_vendor_that_drips(desk: Desk, verdict: str) -> None:
+    intent_id, object_id = desk.lost(landed=True)
+    desk.quiet()
+    policy = replace(desk.settings.policy, look_deadline_s=0.5)
+    adapter = desk.directory.vendor("stripe")
+    assert adapter is not None
+    impatient = Directory(replace(desk.settings, policy=policy), {"stripe": adapter})
+    desk.sandbox.fault("drip", endpoint=READS, after_s=30, account=desk.vendor_account)
+    ask = triage.landed if verdict == "landed" else triage.not_landed
+    stated = [object_id] if verdict == "landed" else []
+    with pytest.raises(Unreachable):
+        ask(desk.store, impatient, str(intent_id), *stated, by="alice", reason="seen")
+    assert desk.row(intent_id).status == "unknown"
+    desk.sandbox.clear_faults(desk.vendor_account)
 
 
 def test_a_verdict_without_a_receipt_is_refused_where_the_vendor_can_be_asked(desk: Desk) -> None:

@@ -41,6 +41,7 @@ def test_the_shipped_policies_have_no_problem(policy: Policy) -> None:
         ({"children": 1}, "children"),
         ({"tick_drain_s": 0.0}, "tick_drain_s"),
         ({"tick_page_s": 0.0}, "tick_page_s"),
+        ({"look_deadline_s": 0.0}, "look_deadline_s"),
     ],
 )
 def test_an_ordering_that_does_not_hold_is_named(changes: dict[str, Any], field: str) -> None:

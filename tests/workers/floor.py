@@ -43,6 +43,8 @@ CHARGE = WriteTool(
     guard=("amount", "currency", "customer"),
     money=("amount", "currency"),
 )
+# Look-ups (lists and events), and not the read that tells whose credential it is.
+READS = "GET /v1/[pe]*"
 CARD: Mapping[str, Any] = {
     "amount": 4900,
     "currency": "usd",

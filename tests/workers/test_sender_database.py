@@ -12,7 +12,7 @@ import pytest
 
 from outbox.errors import Unreachable
 from outbox.store.connection import Store
-from tests.workers.floor import Floor, open_floor, wait_until
+from tests.workers.floor import READS, Floor, open_floor, wait_until
 from tests.workers.proxy import CLAIM, RECORD, PostgresProxy
 from vendors.sandbox.client import Sandbox
 from workers.sender import Sender
@@ -21,6 +21,10 @@ from workers.servers import Servers
 _KILL = (
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
     "WHERE datname = current_database() AND application_name = 'outbox'"
+)
+_OPEN = (
+    "SELECT pid FROM pg_stat_activity WHERE application_name = 'outbox' "
+    "AND datname = current_database() AND xact_start IS NOT NULL"
 )
 
 
@@ -135,12 +139,9 @@ def test_no_transaction_is_open_while_a_call_is_on_the_wire(
         intent_id = floor.one()
         drain = floor.drain_beside()
         wait_until(floor.posts)
-        seen = floor.sql(
-            "SELECT state, xact_start FROM pg_stat_activity WHERE application_name = 'outbox' "
-            "AND datname = current_database()"
-        )
         assert floor.row(intent_id)["status"] == "in_flight"
-        assert [r for r in seen if r["xact_start"] is not None] == []
+        wait_until(lambda: floor.sql(_OPEN) == [])
+        assert drain.is_alive(), "none, and the call is still on the wire"
         # And no row lock: another session may take it.
         floor.sql("SELECT id FROM outbox.intents FOR UPDATE NOWAIT")
         drain.join()
@@ -153,18 +154,15 @@ def test_no_transaction_is_open_while_a_look_up_is_on_the_wire(
     """B31, for reads."""
     with open_floor(database, sandbox, pool=1, OUTBOX_IDLE_TIMEOUT_S="0.2") as floor:
         sandbox.fault("lost_ack", account=floor.account)
-        sandbox.fault("slow", account=floor.account, endpoint="GET *", after_s=0.6)
+        sandbox.fault("slow", account=floor.account, endpoint=READS, after_s=0.35)
         intent_id = floor.one()
         floor.drain()
         floor.advance(1)
         look = threading.Thread(target=floor.look)
         look.start()
         wait_until(floor.reads)
-        seen = floor.sql(
-            "SELECT state, xact_start FROM pg_stat_activity WHERE application_name = 'outbox' "
-            "AND datname = current_database()"
-        )
-        assert [r for r in seen if r["xact_start"] is not None] == []
+        wait_until(lambda: floor.sql(_OPEN) == [])
+        assert look.is_alive(), "none, and the read is still on the wire"
         floor.sql("SELECT id FROM outbox.intents FOR UPDATE NOWAIT")
         look.join()
         assert floor.row(intent_id)["status"] == "succeeded"

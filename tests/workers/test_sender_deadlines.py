@@ -10,7 +10,7 @@ import pytest
 
 from outbox.outcomes import Lost, Outcome, Receipt
 from tests.workers.doubles import FirstHeld, Stalled
-from tests.workers.floor import FAST, Floor, open_floor, wait_until
+from tests.workers.floor import FAST, READS, Floor, open_floor, wait_until
 from vendors.sandbox.client import Sandbox
 
 
@@ -126,7 +126,7 @@ def test_a_zombie_that_comes_back_after_its_lease_never_overwrites_newer_state(
     slow |= {"OUTBOX_VISIBILITY_TIMEOUT_S": "300", "OUTBOX_WINDOW_OVERRIDE_S": "4000"}
     with open_floor(database, sandbox, slow, vendor=held.wrap) as floor:
         # The vendor's reads fail, so that only a re-send can settle it.
-        sandbox.fault("unavailable_503", account=floor.account, endpoint="GET *")
+        sandbox.fault("unavailable_503", account=floor.account, endpoint=READS)
         intent_id = floor.one()
         zombie = floor.new_sender()
         draining = floor.drain_beside(zombie)
@@ -164,7 +164,7 @@ def test_a_zombie_cannot_end_the_attempt_that_is_in_the_air(
     slow |= {"OUTBOX_SOFT_LIMIT_S": "90", "OUTBOX_HARD_LIMIT_S": "120"}
     slow |= {"OUTBOX_VISIBILITY_TIMEOUT_S": "300", "OUTBOX_WINDOW_OVERRIDE_S": "4000"}
     with open_floor(database, sandbox, slow, vendor=held.wrap) as floor:
-        sandbox.fault("unavailable_503", account=floor.account, endpoint="GET *")
+        sandbox.fault("unavailable_503", account=floor.account, endpoint=READS)
         sandbox.fault("slow", account=floor.account, attempts=[2], after_s=1.5)
         intent_id = floor.one()
         zombie = floor.drain_beside(floor.new_sender())

@@ -11,7 +11,7 @@ from outbox.store import switches
 from outbox.store.connection import Store
 from resolvers.directory import Directory
 from resolvers.identifying import identify
-from tests.workers.floor import PRODUCTION, Floor, enqueue, new_account, open_floor, query
+from tests.workers.floor import PRODUCTION, READS, Floor, enqueue, new_account, open_floor, query
 from vendors.registry import build
 from vendors.sandbox.client import Sandbox
 from workers.sender import Sender
@@ -98,7 +98,7 @@ def test_a_key_that_is_in_use_is_patience_and_ends_in_one_success(
 ) -> None:
     """B30: the first attempt lasts and commits, the second is told that it is in use."""
     with open_floor(database, sandbox, OUTBOX_RESENDS_S="0.05,0.5,0.5") as floor:
-        sandbox.fault("unavailable_503", account=floor.account, endpoint="GET *")
+        sandbox.fault("unavailable_503", account=floor.account, endpoint=READS)
         sandbox.fault("in_use_409", account=floor.account, attempts=[1], after_s=0.6)
         intent_id = floor.one()
         floor.settle()
@@ -112,7 +112,7 @@ def test_throttling_of_a_row_in_doubt_waits_as_long_as_the_vendor_asks(
     database: str, sandbox: Sandbox
 ) -> None:
     with open_floor(database, sandbox, PRODUCTION) as floor:
-        sandbox.fault("unavailable_503", account=floor.account, endpoint="GET *")
+        sandbox.fault("unavailable_503", account=floor.account, endpoint=READS)
         sandbox.fault("lost_request", account=floor.account, attempts=[1])
         sandbox.fault("rate_limited_429", account=floor.account, attempts=[2], after_s=600)
         intent_id = floor.one()

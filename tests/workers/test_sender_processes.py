@@ -8,7 +8,7 @@ from uuid import UUID
 
 from outbox.doorbell import Doorbell
 from outbox.store.claims import Claimer
-from tests.workers.floor import Floor
+from tests.workers.floor import READS, Floor
 from workers.sender import Sender
 
 
@@ -109,7 +109,7 @@ def test_a_row_that_kills_its_process_is_parked_after_three_and_asks_a_person_at
     floor: Floor,
 ) -> None:
     """B45: a payload that kills whoever sends it, with good rows behind."""
-    floor.sandbox.fault("unavailable_503", account=floor.account, endpoint="GET *")
+    floor.sandbox.fault("unavailable_503", account=floor.account, endpoint=READS)
     bad = floor.one()
     assert _lose_a_worker(floor) == [bad]
     good = floor.enqueue(5)

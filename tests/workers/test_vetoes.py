@@ -94,3 +94,52 @@ def test_a_doubt_that_ends_with_a_veto_on_it_asks_a_person_at_once(
         assert (row["status"], row["doubt"], row["veto"]) == ("unknown", 0, "do_not_retry")
         floor.escalate()
         assert [e["reasons"] for e in floor.escalations()] == [["unsendable"]]
+
+
+def _resume(floor: Floor) -> None:
+    holding.resume(floor.store, floor.directory, "stripe", "default", by="jane", reason="looked")
+
+
+def _switches(floor: Floor) -> list[str]:
+    return [row["kind"] for row in floor.sql("SELECT kind FROM outbox.switches")]
+
+
+def test_one_write_that_is_always_forbidden_does_not_pause_its_account_again(
+    floor: Floor,
+) -> None:
+    pill = floor.one()
+    key = bytes(floor.row(pill)["key"]).hex()
+    floor.sandbox.fault("forbidden_403", account=floor.account, key=key)
+    floor.drain()
+    assert _switches(floor) == ["pause"]
+    others = floor.enqueue(3)
+    floor.sql("UPDATE outbox.intents SET due_at = due_at + INTERVAL '2 s' WHERE attempts > 0")
+    _resume(floor)
+    assert floor.drain() == 3
+    floor.advance(3)
+    assert floor.drain() == 1
+    assert (_switches(floor), [floor.status(i) for i in others]) == ([], ["succeeded"] * 3)
+    row = floor.row(pill)
+    assert (row["status"], row["veto"], row["attempts"]) == ("pending", "forbidden", 2)
+    floor.escalate()
+    asked = [e["reasons"] for e in floor.escalations() if e["intent_id"] == pill]
+    assert asked == [["unsendable"]]
+
+
+def test_an_account_that_is_forbidden_everything_is_paused_again_and_no_row_is_given_up(
+    floor: Floor,
+) -> None:
+    before = floor.one()
+    floor.drain()
+    assert floor.status(before) == "succeeded"
+    floor.sandbox.fault("forbidden_403", account=floor.account)
+    floor.enqueue(3)
+    for _ in range(3):
+        floor.drain()
+        assert _switches(floor) == ["pause"]
+        _resume(floor)
+        floor.advance(1)
+    assert floor.sql("SELECT id FROM outbox.intents WHERE veto IS NOT NULL") == []
+    floor.sandbox.clear_faults(floor.account)
+    floor.drain()
+    assert floor.statuses() == {"succeeded": 4}

@@ -7,6 +7,7 @@ import hashlib
 import re
 from collections import Counter
 from dataclasses import dataclass
+from email.utils import formatdate
 
 from vendors.sandbox.errors import Refusal
 from vendors.sandbox.events import Hold
@@ -53,6 +54,7 @@ class Arrival:
     def headers(self) -> dict[str, str]:
         headers = {
             "Content-Type": "application/json",
+            "Date": formatdate(self.at, usegmt=True),
             "Request-Id": self.id,
             "Stripe-Version": self.request.headers.get("stripe-version")
             or self.settings.api_version,

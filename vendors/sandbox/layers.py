@@ -122,6 +122,7 @@ class Layers:
             )  # fmt: skip
         headers = {
             **json.loads(row["headers"]),
+            "Date": a.headers()["Date"],
             "Request-Id": a.id,
             "Idempotent-Replayed": "true",
             "Original-Request": row["request_id"],
