@@ -27,6 +27,7 @@ from outbox.errors import OutboxError, Unreachable
 from outbox.forks import PerProcess
 from outbox.settings import Settings
 from outbox.store import settlements
+from outbox.store.connection import noticing
 
 Handler = Callable[[Session, Settlement], Any]
 _CHECK = text("SET CONSTRAINTS ALL IMMEDIATE")
@@ -64,7 +65,7 @@ class Consumer:
         self, settings: Settings, name: str, handler: Handler, *, limit: int = 100
     ) -> None:
         url = settings.require_database()
-        self._engine = PerProcess(lambda: create_engine(url))
+        self._engine = PerProcess(lambda: create_engine(url, connect_args=noticing(url)))
         self._outbox = Outbox(settings)
         self._name = name
         self._handler = handler

@@ -103,8 +103,6 @@ class _Demo:
                 f"[stripe.{fault.name}]\n"
                 f'credential = "{self.sandbox.api_key("outbox-" + fault.name)}"\n'
                 f'base_url = "{self.sandbox.url}"\n'
-                # Said here: some of these vendors answer no question at all.
-                f'vendor_account = "acct_outbox-{fault.name}"\n'
                 f'webhook_secrets = ["{_SECRET}"]\n'
                 for fault in self.faults
             ),

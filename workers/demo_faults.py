@@ -13,6 +13,8 @@ from vendors.sandbox.client import Sandbox
 # Longer than one call of the demo, shorter than its replay window.
 LATE_S = 3.0
 KILL_HOLD_S = 30.0
+# Lists, events and objects; not `GET /v1/account`, without which nothing may be sent at all.
+_READS = "GET /v1/[!a]*"
 
 Allowed = Mapping[str, Any]
 
@@ -58,7 +60,7 @@ def arm(sandbox: Sandbox, fault: str, account: str) -> None:
         case "stored_500_webhook":
             first("stored_500_object_later", after_s=LATE_S)
             # Only the webhook can tell: reads fail until long after it came.
-            sandbox.fault("unavailable_503", account=account, endpoint="GET *")
+            sandbox.fault("unavailable_503", account=account, endpoint=_READS)
         case "stored_500_silent":
             first("stored_500_object_later", after_s=LATE_S)
             sandbox.webhook_fault("never", account=account)
@@ -68,7 +70,7 @@ def arm(sandbox: Sandbox, fault: str, account: str) -> None:
             first("slow", after_s=KILL_HOLD_S)
         case "window_closed" | "lost_for_ever":
             sandbox.fault("lost_ack", account=account)
-            sandbox.fault("unavailable_503", account=account, endpoint="GET *")
+            sandbox.fault("unavailable_503", account=account, endpoint=_READS)
             sandbox.webhook_fault("never", account=account)
         case _:
             return

@@ -94,12 +94,11 @@ class Store:
         self._thread = threading.local()
         self._limit_s = settings.statement_timeout_s + _SLACK_S
         url = settings.require_database().replace("postgresql+psycopg", "postgresql", 1)
-        said = conninfo_to_dict(url)
         self._pool: ConnectionPool[_Connection] = ConnectionPool(
             url,
             connection_class=_Connection,
             kwargs={
-                **{name: value for name, value in _SILENCE.items() if name not in said},
+                **noticing(url),
                 "row_factory": dict_row,
                 "options": options,
                 # A transaction pooler hands the next statement to another server session.
@@ -151,6 +150,13 @@ class Store:
             connection.give_up_at = min(now + _CHECK_S, self._thread.give_up_at)
             ConnectionPool.check_connection(connection)
         connection.used_at = now
+
+
+def noticing(url: str) -> dict[str, int]:
+    """The connection options by which a host that vanished is noticed, but for those that the
+    address itself gives."""
+    said = conninfo_to_dict(url.replace("postgresql+psycopg", "postgresql", 1))
+    return {name: value for name, value in _SILENCE.items() if name not in said}
 
 
 def probe(settings: Settings, *, limit_s: int = 3) -> None:

@@ -48,6 +48,7 @@ def test_a_call_that_returned_in_time_is_not_cut() -> None:
 def test_after_its_limit_nothing_more_is_asked() -> None:
     with Watchdog() as watchdog, watchdog.limit(0.01) as cutoff:
         first, second = socket.socketpair()
+        second.settimeout(10)
         cutoff.attach(first)
         assert second.recv(1) == b"", "the socket is shut from the other thread"
         with pytest.raises(TooLate):
@@ -65,7 +66,7 @@ def test_whose_an_account_is_is_not_waited_for_for_ever() -> None:
         while not stop.wait(0.02):
             connection.sendall(b" ")
 
-    with RawServer(drip) as server, ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(1) as pool, RawServer(drip) as server:
         asked = pool.submit(vendor.whoami, at(server.url))
         assert isinstance(asked.result(10), Unreadable)
         stop.set()
