@@ -88,13 +88,13 @@ class Doorbell:
 
     def answer(self) -> None:
         """Takes the bell down before a claim, so that a row committed later rings it again."""
-        if not self._url:
+        if not self._url or time.monotonic() < self._rest_until:
             return
         try:
             client, _ = self._ends.get()
             client.delete(_WAKE)
         except Exception:
-            return
+            self._rest_until = time.monotonic() + _REST_S
 
     def _connect(self) -> tuple[Redis, Celery]:
         # Imported late: an agent's process that never rings pays nothing for either.

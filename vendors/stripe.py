@@ -58,6 +58,7 @@ class _Client:
     sessions: Sessions = field(repr=False)
     sdk: stripe.StripeClient = field(repr=False)
     identity: str = ""
+    may_not_ask: bool = False
     asking: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
 
@@ -191,9 +192,18 @@ class StripeVendor:
         """Raises ``Unread`` where the credential is of another account: a key that one account
         knows is new to the other, and the other's lists are complete and prove nothing."""
         account = call.account
-        if not account.vendor_account:
+        client = self._client(account)
+        if not account.vendor_account or client.may_not_ask:
             return
-        if self._identity(account, call.cutoff, call.api_version) != account.vendor_account:
+        try:
+            identity = self._identity(account, call.cutoff, call.api_version)
+        except stripe_lookup.Unread as unread:
+            if unread.reason != "http_403":
+                raise
+            # A restricted key without the right to read the account: nothing speaks against it.
+            client.may_not_ask = True
+            return
+        if identity != account.vendor_account:
             raise stripe_lookup.Unread("credential_of_other_account", pause=True)
 
     def _identity(self, account: Account, cutoff: Cutoff, api_version: str) -> str:

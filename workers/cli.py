@@ -36,6 +36,7 @@ Exit codes:
   1  a bug of ours                   5  not found
   2  usage, or a wrong setting       6  a backend is unreachable
   3  a check found something         7  declined at the prompt
+                                    74  the output could not be written
 """
 
 

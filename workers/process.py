@@ -62,8 +62,7 @@ class Child:
         """Whether the worker was told to end."""
         told = self._is(_STOP)
         if told and self._end_by is None:
-            limit_s = self.settings.policy.call_deadline_s + STOP_SLACK_S
-            self._end_by = time.monotonic() + limit_s
+            self._end_by = time.monotonic() + self.settings.policy.call_deadline_s
         return told
 
     def stop(self, **_: Any) -> None:
@@ -88,15 +87,15 @@ class Child:
         """In the child, at its orderly end. What takes longer than a stop may is left to its
         leases and holds, like that of any lost worker."""
         if self.poller is not None:
-            self.poller.stop(self._left_s())
+            self.poller.stop(self._left_s(STOP_SLACK_S))
         self.rounds.finish(self._left_s())
         if self.runtime is not None:
             self.runtime.close(self._left_s())
 
-    def _left_s(self) -> float:
+    def _left_s(self, slack_s: float = 0.0) -> float:
         if not self.stopping() or self._end_by is None:
             return self.settings.policy.drain_budget_s + self.settings.policy.call_deadline_s
-        return max(self._end_by - time.monotonic(), 0.0)
+        return max(self._end_by + slack_s - time.monotonic(), 0.0)
 
     def _is(self, flag: int) -> bool:
         return self._flags[flag : flag + 1] == _YES

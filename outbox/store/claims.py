@@ -110,9 +110,9 @@ _GATES = f"""
 )"""
 
 # Of a lane the oldest unsettled row, whatever its status: that very row is locked and tested, never
-# the next one. Only a row whose tool said so lets others pass while it is in doubt,
-# and where a tool that did not say so shares the lane, that one's doubt is settled first. A range: an
-# equality would let the planner walk the rows of all lanes by seq alone.
+# the next one. Only a row whose tool said so lets others pass while it is in doubt, and where a
+# tool that did not say so shares the lane, that one's doubt is settled first. A range: an equality
+# would let the planner walk the rows of all lanes by seq alone.
 _HEAD = """(
     SELECT h.id FROM outbox.intents h
     WHERE h.lane >= {lane} AND h.lane <= {lane} AND h.settled_at IS NULL

@@ -201,7 +201,8 @@ WITH ended AS (
              WHEN m.status = 'succeeded' THEN 'settled' ELSE 'failed' END,
         k.business_status, k.business_word, k.receipt_id, k.failure_code, m.settled_by, m.settled_at
     FROM moved m LEFT JOIN LATERAL (SELECT true AS told, m.business_status, m.business_word,
-        m.receipt_id, m.failure_code WHERE m.contradicted_at IS NULL) k ON true WHERE m.settled_at IS NOT NULL RETURNING id
+        m.receipt_id, m.failure_code WHERE m.contradicted_at IS NULL) k ON true
+    WHERE m.settled_at IS NOT NULL RETURNING id
 ), delivered AS (
     INSERT INTO outbox.deliveries (consumer, settlement_id)
     SELECT c.name, s.id FROM settled s CROSS JOIN outbox.consumers c

@@ -176,7 +176,7 @@ def test_a_probe_that_fails_doubles_the_wait_up_to_its_limit(book: Book) -> None
         ({}, False),
         ({"mode": "live"}, True),
         ({"vendor_account": "acct_2"}, True),
-        ({"vendor_account": ""}, True),
+        ({"vendor_account": ""}, False),  # nobody says it: the vendor is asked
         ({"credential": "sk_test_rolled"}, False),
     ],
 )

@@ -60,3 +60,13 @@ def test_a_vendor_that_does_not_say_whose_it_is_just_now_is_not_sent_to_and_paus
     assert isinstance(outcome, NotSent)
     assert not outcome.pause
     assert isinstance(vendor.perform(call), Receipt)
+
+
+def test_a_restricted_key_that_may_not_read_its_account_sends_all_the_same(
+    vendor: StripeVendor, sandbox: Sandbox, account: Account
+) -> None:
+    sandbox.fault("forbidden_403", account=account.vendor_account, endpoint="GET /v1/account")
+    outcomes = [vendor.perform(call_of(account=account)) for _ in range(2)]
+    assert all(isinstance(outcome, Receipt) for outcome in outcomes)
+    reads = [r for r in sandbox.requests(account.vendor_account) if r["method"] == "GET"]
+    assert len(reads) == 1

@@ -186,6 +186,7 @@ def test_a_body_that_stops_coming_ends_with_its_connection(
             wire.sendall(f"{head}\r\n\r\nx".encode())
             answer = b"".join(iter(lambda: wire.recv(4096), b""))  # to the end of the connection
     assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b"connection: close" in answer.lower(), "a dripping sender could go on"
     assert ledger.inbox() == []
 
 
