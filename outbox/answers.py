@@ -82,7 +82,7 @@ _NEXT = {
     Told.AWAITING_APPROVAL: "a person must approve it; do not retry; ask again with this intent_id",
     Told.SETTLED: "done; use the receipt",
     Told.FAILED: "refused and nothing was applied; correct the cause before a new request",
-    Told.CANCELLED: "withdrawn; nothing of it was applied",
+    Told.CANCELLED: "withdrawn; it will not be sent",
 }
 
 

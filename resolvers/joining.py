@@ -146,9 +146,10 @@ def _apply(
 def _follow(tx: Transaction, intent: Intent, reading: Reading) -> None:
     """A later word on a landed object. Events come out of order, and two may carry one second:
     unless this one is plainly newer, the object itself is asked."""
-    if reading.word == intent.business_word and reading.business.value == intent.business_status:
-        return
-    if reading.vendor_time > intent.business_vendor_time:
+    known = (intent.business_word, intent.business_status)
+    if (reading.word, reading.business) == known or (
+        reading.vendor_time > intent.business_vendor_time
+    ):
         apply_reading(tx, intent, reading, actor=ACTOR, source="webhook")
     else:
         _read_fresh(tx, intent)

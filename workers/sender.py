@@ -29,7 +29,7 @@ from workers.recording import Recorder
 _RECORD_AGAIN_S = 0.5
 # A process told to end waits no longer than this, beyond the call deadline, for a database that
 # is away: the leases run out, and the rows are resolved like those of any lost worker.
-STOP_SLACK_S = 3.0
+STOP_SLACK_S = 2.5
 # How soon a drain that waits for answers sees that it shall stop, or claim again.
 _WAIT_S = 0.25
 

@@ -310,7 +310,8 @@ def move_business(
     tx: Transaction, row: Intent, reading: Reading, *, actor: str, source: str
 ) -> bool:
     """Moves the business status of a landed object, with its settlement; False where nothing
-    changed. Which of two readings is newer is for the caller to know."""
+    changed but when it was last seen so. Which of two readings is newer is for the caller to
+    know."""
     settlements.lock_consumers(tx)
     written = tx.one(
         _BUSINESS,
@@ -323,6 +324,11 @@ def move_business(
         },
     )
     if written is None:
+        tx.run(
+            "UPDATE outbox.intents SET business_vendor_time = %(at)s WHERE id = %(id)s "
+            "AND version = %(version)s AND business_vendor_time < %(at)s",
+            {"id": row.id, "version": row.version, "at": reading.vendor_time},
+        )
         return False
     log(
         tx,

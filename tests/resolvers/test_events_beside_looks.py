@@ -165,6 +165,28 @@ def test_an_event_that_comes_while_a_doubt_is_looked_up_is_looked_at_at_once(
         assert floor.status(intent_id) == "failed_poison"
 
 
+def test_an_event_older_than_a_read_that_showed_nothing_new_is_not_taken_for_newer(
+    floor: Floor,
+) -> None:
+    """It was so before the read, and the read showed what it was again by then."""
+    hooks = Hooks(floor)
+    floor.sandbox.fault("status:processing", account=floor.account)
+    intent_id = floor.one()
+    floor.drain()
+    object_id = floor.row(intent_id)["receipt_id"]
+    for status in ("requires_action", "processing"):
+        floor.advance(10)
+        floor.sandbox.move(object_id, status)
+    floor.advance(10)
+    floor.sql("UPDATE outbox.intents SET verify_at = outbox.clock()")
+    floor.look()
+    hooks()
+    for _ in range(2):
+        floor.look()
+    told = floor.sql("SELECT business_word AS word FROM outbox.settlements ORDER BY id")
+    assert [t["word"] for t in told] == ["processing"]
+
+
 def test_an_event_of_a_write_whose_only_answer_was_a_429_settles_it_plainly(
     database: str, sandbox: Sandbox
 ) -> None:
