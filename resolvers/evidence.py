@@ -8,9 +8,10 @@ from outbox.contract import Call, Vendor
 from outbox.outcomes import LookUp, Reading, Standing, Unreadable
 from outbox.policy import Policy
 from outbox.states import Event, Status
+from outbox.store.business import move_business
 from outbox.store.connection import Transaction
 from outbox.store.intents import Intent
-from outbox.store.moves import Change, apply, contradict, move_business
+from outbox.store.moves import Change, apply, contradict
 from resolvers.decide import mismatch
 
 

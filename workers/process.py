@@ -52,7 +52,6 @@ class Child:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._flags = mmap.mmap(-1, 2)
-        self._parent = os.getpid()
         self.folder = slot_folder()
         self.rounds = Rounds()
         self.runtime: Runtime | None = None
@@ -72,8 +71,8 @@ class Child:
 
     def start(self, **_: Any) -> None:
         """In the child, after the fork."""
-        # A supervisor may signal the whole process group, and somebody short of memory one child:
-        # it goes on, and leaves ending to its parent.
+        # A supervisor may signal the whole process group: a child finishes what is in flight and
+        # leaves ending it to its parent.
         signal.signal(signal.SIGTERM, self._on_term)
         self.rounds = Rounds()
         slots = Slots(self.folder, max(self.settings.policy.children - 1, 1))
@@ -105,8 +104,7 @@ class Child:
         self._flags[flag : flag + 1] = _YES
 
     def _on_term(self, _number: int, _frame: FrameType | None) -> None:
-        if os.getpid() == self._parent:
-            self.stop()
+        self.stop()
 
 
 def build_app(settings: Settings) -> Celery:

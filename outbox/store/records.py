@@ -16,9 +16,10 @@ from uuid import UUID
 from outbox.outcomes import Lost, NotSent, Outcome, Receipt, Refused, veto_of
 from outbox.states import MAYBE_SENT, TERMINAL, Event, Facts, Status, transition
 from outbox.store import escalations, settlements
+from outbox.store.business import move_business
 from outbox.store.connection import Transaction
 from outbox.store.intents import Intent, lock
-from outbox.store.moves import Change, apply, contradict, move_business, note
+from outbox.store.moves import Change, apply, contradict, note
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,16 +174,6 @@ def test_a_row_that_kills_whoever_sends_it_is_parked_after_three_and_asked_about
     assert len(works.posts(account)) <= 3
 
 
-def test_a_signal_to_end_that_hits_one_child_stops_no_other(works: Works) -> None:
-    for child in works.children()[:1]:
-        child.terminate()
-    for account in (works.account(), works.account()):
-        ids = works.enqueue(account, 10)
-        works.wait_until_settled(ids)
-        works.check(account, ids)
-    assert works.stack.dead() == []
-
-
 def test_a_child_that_is_killed_is_replaced(works: Works) -> None:
     before = {c.pid for c in works.children()}
     for child in works.children()[:1]:

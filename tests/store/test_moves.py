@@ -12,9 +12,10 @@ from outbox import Scope
 from outbox.outcomes import Business, Refused, Standing
 from outbox.states import Event, IllegalTransition
 from outbox.store import escalations, intents, records, settlements
+from outbox.store.business import move_business
 from outbox.store.connection import Transaction
 from outbox.store.intents import Intent
-from outbox.store.moves import Change, Moved, apply, contradict, move_business
+from outbox.store.moves import Change, Moved, apply, contradict
 from outbox.store.records import Ended
 from tests.store.book import CHARGE, TURN, Book, charge, reading, receipt
 

@@ -16,7 +16,8 @@ from sqlalchemy.orm import Session
 from outbox import Invalid
 from outbox.outcomes import Business, Refused, Standing
 from outbox.store import intents, records, settlements
-from outbox.store.moves import contradict, move_business
+from outbox.store.business import move_business
+from outbox.store.moves import contradict
 from outbox.store.records import Ended
 from tests.store.book import CHARGE, SCOPE, Book, charge, reading, receipt, wait_until
 
