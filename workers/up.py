@@ -13,11 +13,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from outbox import schema
-from outbox.errors import SettingsError
+from outbox.errors import SettingsError, Unreachable
 from outbox.settings import Settings, process_environment
+from outbox.store import switches
+from outbox.store.connection import Store
+from resolvers.health import limits_s
 from vendors.sandbox.client import Sandbox
 from workers.cli_output import printable
-from workers.folders import default_data_dir, is_in_use
+from workers.folders import default_data_dir, is_in_use, until
 from workers.servers import Servers
 from workers.stack import VERBS, Stack
 from workers.web import check_address
@@ -28,6 +31,7 @@ _ENV_FILE = Path(".outbox") / "env"
 _OPERATOR_FILE = Path(".outbox") / "operator.env"
 # A program that dies this often in this time is not restarted any more.
 _DEATHS = 5
+_FIRST_ROUNDS_S = 20.0
 _DEATHS_WITHIN_S = 60.0
 
 
@@ -79,11 +83,32 @@ def _run(settings: Settings, stop: _Stop, *, migrate: bool) -> int:
         stack.start(*VERBS, given_up=stop.told.is_set)
         if not stop.told.is_set():
             _point_webhooks(sandbox, stack)
+            _await_first_rounds(env, stop.told)
             if sandbox is not None:
                 stopping.enter_context(_env_file(_OPERATOR_FILE, env, _OF_OPERATORS))
             stopping.enter_context(_env_file(_ENV_FILE, env, _OF_AGENTS))
             _say(settings, servers, sandbox, stack, env)
         return _supervise(stack, stop.told)
+
+
+def _await_first_rounds(env: dict[str, str], told: threading.Event) -> None:
+    """Until each resolver job has run once: then `health` and `doctor` speak of this run."""
+    settings = Settings.from_env(env)
+    store = Store(settings, size=1)
+    limits = limits_s(settings.policy)
+
+    def have_run() -> bool:
+        try:
+            with store.transaction() as tx:
+                ages = switches.beat_ages_s(tx)
+        except Unreachable:
+            return False
+        return all(ages.get(role, limit_s) < limit_s for role, limit_s in limits.items())
+
+    try:
+        until(lambda: told.is_set() or have_run(), _FIRST_ROUNDS_S)
+    finally:
+        store.close()
 
 
 def _servers(settings: Settings, folder: Path) -> Servers:
