@@ -56,7 +56,6 @@ class VendorContract:
     read_lag_s: float
     can_look_up: bool
     has_webhooks: bool
-    stored_answers: bool = True
     metadata_max_keys: int = 50
     metadata_key_chars: int = 40
     metadata_value_chars: int = 500

@@ -48,7 +48,6 @@ class Change:
     due_in_s: float | None = None
     resends: int = 0
     contradicts: str = ""
-    silent: bool = False
 
 
 def apply(tx: Transaction, intent: Intent, event: Event, change: Change) -> tuple[Intent, Verdict]:
@@ -81,8 +80,7 @@ def apply(tx: Transaction, intent: Intent, event: Event, change: Change) -> tupl
     if settles or rules or verdict.contradiction:
         settlements.lock_consumers(tx)
     written = _write(tx, intent, change, verdict, doubt)
-    if not change.silent:
-        _log(tx, intent, event, change, verdict)
+    _log(tx, intent, event, change, verdict)
     if settles or rules:
         settlements.write(tx, written, "settled" if settles else "ruled")
     if settles and not verdict.contradiction:

@@ -6,7 +6,7 @@ because transactions commit out of the order of their numbers.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sqlalchemy import text
 from sqlalchemy.orm import Session
@@ -115,15 +115,6 @@ KNOWN = (
     "SELECT name FROM outbox.consumers WHERE name = CAST(%(consumer)s AS text) "
     "AND filled_to IS NULL"
 )
-
-
-def counts(tx: Transaction) -> list[dict[str, Any]]:
-    """Undelivered settlements per consumer."""
-    return tx.all(
-        "SELECT c.name AS consumer, count(d.settlement_id) AS undelivered "
-        "FROM outbox.consumers c LEFT JOIN outbox.deliveries d "
-        "ON d.consumer = c.name AND d.consumed_at IS NULL GROUP BY c.name ORDER BY c.name"
-    )
 
 
 _GIVE_BACK = text(
