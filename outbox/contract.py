@@ -44,6 +44,8 @@ class VendorContract:
     ``window_s`` how long a key is honoured from its first arrival, ``margin_s`` how much earlier
     we stop; ``in_flight_bound_s`` how long after the end of a lease a request may still land;
     ``read_lag_s`` how far the look-up source may lag behind a write.
+    ``adapter`` names the code that speaks to the vendor, ``recipe`` what that code is told of this
+    one vendor (None where it knows); ``schemes`` are those of an account's ``base_url``.
     """
 
     vendor: str
@@ -56,6 +58,10 @@ class VendorContract:
     read_lag_s: float
     can_look_up: bool
     has_webhooks: bool
+    adapter: str
+    recipe: Any = field(default=None, repr=False)
+    needs_credential: bool = True
+    schemes: tuple[str, ...] = ("http", "https")
     metadata_max_keys: int = 50
     metadata_key_chars: int = 40
     metadata_value_chars: int = 500

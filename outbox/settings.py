@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import pwd
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from pathlib import Path
 from typing import Any
 
+from outbox.accounts import STRIPE_NAMES, AccountReader
 from outbox.addresses import database_url, scheme_of
 from outbox.contract import Account
-from outbox.contracts import CONTRACTS
 from outbox.errors import Invalid, SettingsError
 from outbox.policy import Policy
 
@@ -216,104 +214,13 @@ class _Reader:
         return values
 
     def accounts(self) -> dict[tuple[str, str], Account]:
-        path = self.text("OUTBOX_ACCOUNTS", "")
-        found: dict[tuple[str, str], Account] = {}
-        if path:
-            found.update(self._account_file(Path(path)))
-        key = self.text("STRIPE_API_KEY", "")
-        secrets = self.text("STRIPE_WEBHOOK_SECRET", "")
-        vendor_account = self.text("STRIPE_ACCOUNT_ID", "")
-        base = self.text("STRIPE_API_BASE", "")
-        if key:
-            self._add(
-                found,
-                "STRIPE_API_KEY",
-                "stripe",
-                "default",
-                {
-                    "credential": key,
-                    "vendor_account": vendor_account,
-                    "webhook_secrets": [s for s in re.split(r"[,\s]+", secrets) if s],
-                    "base_url": base,
-                },
-            )
+        names = ("OUTBOX_ACCOUNTS", *STRIPE_NAMES)
+        said = {name: value for name in names if (value := self.text(name, ""))}
+        reader = AccountReader(self.env)
+        found = reader.read(said)
+        self.problems.extend(reader.problems)
+        self.known.update(reader.borrowed)
         return found
-
-    def _account_file(self, path: Path) -> dict[tuple[str, str], Account]:
-        found: dict[tuple[str, str], Account] = {}
-        try:
-            document = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError):
-            self.problems.append(("OUTBOX_ACCOUNTS", f"cannot read {path}"))
-            return found
-        except tomllib.TOMLDecodeError as error:
-            # The parser's message holds a position and no value of the file.
-            self.problems.append(("OUTBOX_ACCOUNTS", f"{path} is not TOML: {error}"))
-            return found
-        for vendor, accounts in document.items():
-            if not isinstance(accounts, dict):
-                self.problems.append(("OUTBOX_ACCOUNTS", f"[{vendor}.NAME] tables are expected"))
-                continue
-            for name, table in accounts.items():
-                where = f"OUTBOX_ACCOUNTS [{vendor}.{name}]"
-                if not isinstance(table, dict):
-                    self.problems.append((where, "must be a table"))
-                else:
-                    self._add(found, where, vendor, name, table)
-        return found
-
-    def _add(
-        self,
-        found: dict[tuple[str, str], Account],
-        where: str,
-        vendor: str,
-        name: str,
-        table: Mapping[str, Any],
-    ) -> None:
-        allowed = {
-            "credential",
-            "credential_env",
-            "mode",
-            "vendor_account",
-            "webhook_secrets",
-            "base_url",
-        }
-        for extra in sorted(set(table) - allowed):
-            self.problems.append(
-                (where, f"has no setting {extra}; it has {', '.join(sorted(allowed))}")
-            )
-        credential = str(table.get("credential", ""))
-        if table.get("credential_env"):
-            credential = self.env.get(str(table["credential_env"]), "")
-            self.known.add(str(table["credential_env"]))
-        if vendor not in CONTRACTS:
-            known = ", ".join(sorted(CONTRACTS))
-            self.problems.append((where, f"{vendor} is not a vendor we know; known are {known}"))
-        secrets = table.get("webhook_secrets", [])
-        if not credential:
-            self.problems.append((where, "credential is missing"))
-        if not (isinstance(secrets, list) and all(isinstance(s, str) and s for s in secrets)):
-            self.problems.append((where, "webhook_secrets must be a list of text"))
-            secrets = []
-        if len(secrets) > 2:
-            self.problems.append((where, "webhook_secrets: two at the most, while rotating"))
-        seen = mode_of_credential(credential)
-        mode = str(table.get("mode", seen or "live"))
-        if mode not in ("live", "test"):
-            self.problems.append((where, "mode must be live or test"))
-        elif seen and seen != mode:
-            self.problems.append((where, f"mode is {mode} but the credential is a {seen} one"))
-        base_url = str(table.get("base_url", ""))
-        if base_url and scheme_of(base_url) not in ("http", "https"):
-            self.problems.append((where, "base_url must be an http or https address"))
-        found[vendor, name] = Account(
-            name=name,
-            mode=mode,
-            vendor_account=str(table.get("vendor_account", "")),
-            credential=credential,
-            webhook_secrets=tuple(secrets),
-            base_url=base_url,
-        )
 
     def unknown_names(self) -> None:
         """A misspelled setting must not silently mean the default."""
@@ -328,12 +235,6 @@ def _system_user() -> str:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:  # a container's user without an entry
         return f"uid:{os.getuid()}"
-
-
-def mode_of_credential(credential: str) -> str | None:
-    """``live`` or ``test`` by the prefix that Stripe gives its keys; None where it says nothing."""
-    match = re.match(r"(?:sk|rk)_(live|test)_", credential)
-    return match.group(1) if match else None
 
 
 def process_environment() -> dict[str, str]:

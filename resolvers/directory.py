@@ -11,7 +11,7 @@ from outbox.intent import gate_prefix
 from outbox.policy import Policy
 from outbox.settings import Settings
 from outbox.store.claims import Sendable
-from vendors.registry import VENDORS, build
+from vendors.registry import build
 
 
 class Directory:
@@ -35,7 +35,7 @@ class Directory:
                 read_s=policy.call_deadline_s if read_s is None else read_s,
             )
             for name in sorted({vendor for vendor, _ in settings.accounts})
-            if name in VENDORS
+            if name in CONTRACTS
         }
         return cls(settings, vendors)
 

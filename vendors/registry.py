@@ -1,4 +1,4 @@
-"""The vendors we can talk to, one line each. An SDK is imported when its adapter is built."""
+"""The adapters, one line each. An SDK is imported when its adapter is built."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _stripe(contract: VendorContract, connect_s: float, read_s: float) -> Vendor
     return StripeVendor(contract, connect_s=connect_s, read_s=read_s)
 
 
-VENDORS: Mapping[str, Builder] = {
+ADAPTERS: Mapping[str, Builder] = {
     "stripe": _stripe,
 }
 
@@ -34,6 +34,7 @@ def build(
 
     Raises ``Invalid`` for a name that is not registered.
     """
-    if vendor not in VENDORS:
-        raise Invalid("vendor", f"has no adapter; there are {', '.join(sorted(VENDORS))}")
-    return VENDORS[vendor](contract or contract_of(vendor), connect_s, read_s)
+    chosen = contract or contract_of(vendor)
+    if chosen.adapter not in ADAPTERS:
+        raise Invalid("vendor", f"has no adapter; there are {', '.join(sorted(ADAPTERS))}")
+    return ADAPTERS[chosen.adapter](chosen, connect_s, read_s)

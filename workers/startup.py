@@ -13,7 +13,6 @@ from outbox.store import checks, switches, vitals
 from outbox.store.connection import Store, Transaction, probe
 from resolvers.directory import Directory
 from resolvers.identifying import identify
-from vendors.registry import VENDORS
 
 DISTRIBUTION = "outbox-resolve"
 PACKAGES = ("outbox", "vendors", "resolvers", "workers")
@@ -23,7 +22,7 @@ def checked(settings: Settings) -> Settings:
     """The settings, each account with its vendor's own id as far as the vendor says it within the
     time of a connect. Raises ``SettingsError`` with every reason not to start, ``Unreachable``
     where the database does not answer. Remembers what each account's name stands for."""
-    problems = [*settings.start_problems(), *foreign_packages(), *_unknown_vendors(settings)]
+    problems = [*settings.start_problems(), *foreign_packages()]
     if not settings.database_url:
         problems.append(("DATABASE_URL", "is not set; `outbox up` starts everything"))
         raise SettingsError(problems)
@@ -60,12 +59,6 @@ def foreign_packages() -> Iterator[tuple[str, str]]:
                 f"is also claimed by {', '.join(others)}: install {DISTRIBUTION} into a virtual "
                 "environment of its own and start it by its script",
             )
-
-
-def _unknown_vendors(settings: Settings) -> Iterator[tuple[str, str]]:
-    for vendor in sorted({vendor for vendor, _ in settings.accounts} - set(VENDORS)):
-        known = ", ".join(sorted(VENDORS))
-        yield f"OUTBOX_ACCOUNTS [{vendor}]", f"there is no such vendor here; there are {known}"
 
 
 def _of_database(tx: Transaction, settings: Settings) -> Iterator[tuple[str, str]]:

@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from outbox.contract import VendorContract
 from outbox.contracts.stripe import STRIPE
 from outbox.errors import Invalid
 
-CONTRACTS: Mapping[str, VendorContract] = {contract.vendor: contract for contract in (STRIPE,)}
+BUILT_IN = frozenset({"stripe"})
+_known: dict[str, VendorContract] = {contract.vendor: contract for contract in (STRIPE,)}
+# Every contract of this process; a view, because files of the user's add to it.
+CONTRACTS: Mapping[str, VendorContract] = MappingProxyType(_known)
+
+
+def register(contract: VendorContract) -> None:
+    """Makes a vendor known to this process, or replaces what an earlier reading of its file said.
+
+    Raises ``Invalid`` for the name of a built-in vendor.
+    """
+    if contract.vendor in BUILT_IN:
+        raise Invalid("vendor", f"{contract.vendor} is built in; give yours another name")
+    _known[contract.vendor] = contract
 
 
 def contract_of(vendor: str) -> VendorContract:

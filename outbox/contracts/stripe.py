@@ -249,6 +249,7 @@ _OPERATIONS = (
 
 STRIPE = VendorContract(
     vendor="stripe",
+    adapter="stripe",
     api_version=API_VERSION,
     operations={operation.name: operation for operation in _OPERATIONS},
     honours_keys=True,

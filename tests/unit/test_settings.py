@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from outbox.accounts import mode_of_credential
 from outbox.errors import SettingsError
 from outbox.policy import Policy
-from outbox.settings import Settings, mode_of_credential
+from outbox.settings import Settings
 
 LIVE, TEST = "sk_live_SECRET", "sk_test_SECRET"
 

@@ -13,7 +13,7 @@ import stripe.params.checkout
 from outbox.contracts import CONTRACTS, contract_of
 from outbox.errors import Invalid
 from tests.vendors.stripe_calls import CHARGE, call_of
-from vendors.registry import VENDORS, build
+from vendors.registry import ADAPTERS, build
 from vendors.stripe import _METHODS
 from vendors.stripe_lookup import EVENTS, SOURCES
 from vendors.stripe_reading import KINDS
@@ -45,7 +45,7 @@ def test_every_table_knows_every_operation() -> None:
     for table in (TYPED, KINDS, EVENTS, _METHODS):
         assert set(table) == set(STRIPE.operations)
     assert {kind.object for kind in KINDS.values()} == set(SOURCES)
-    assert set(VENDORS) == set(CONTRACTS)
+    assert set(ADAPTERS) == set(CONTRACTS)
     assert all(len(types) <= 20 for types in EVENTS.values())
 
 

@@ -1,0 +1,136 @@
+"""Accounts by name: credentials, mode, whose they are and webhook secrets, out of a TOML file or
+Stripe's own names in the environment. The database never holds a secret."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from outbox.addresses import scheme_of
+from outbox.contract import Account, VendorContract
+from outbox.contracts import CONTRACTS
+
+STRIPE_NAMES = ("STRIPE_API_KEY", "STRIPE_WEBHOOK_SECRET", "STRIPE_ACCOUNT_ID", "STRIPE_API_BASE")
+_FILE = "OUTBOX_ACCOUNTS"
+_TEXTS = ("credential", "credential_env", "mode", "vendor_account", "base_url")
+_ALLOWED = frozenset({*_TEXTS, "webhook_secrets"})
+_MOST_SECRETS = 2
+
+Accounts = dict[tuple[str, str], Account]
+
+
+class AccountReader:
+    """Collects accounts, and every problem as (where, what). ``borrowed`` are the names in the
+    environment that the file takes a credential from."""
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        self.env = env
+        self.problems: list[tuple[str, str]] = []
+        self.borrowed: set[str] = set()
+
+    def read(self, said: Mapping[str, str]) -> Accounts:
+        """Accounts by (vendor, name), of the file that ``OUTBOX_ACCOUNTS`` names and of Stripe's
+        names, which make the account ``default``."""
+        found = self._file(Path(said[_FILE])) if _FILE in said else {}
+        if "STRIPE_API_KEY" in said:
+            secrets = re.split(r"[,\s]+", said.get("STRIPE_WEBHOOK_SECRET", ""))
+            table = {
+                "credential": said["STRIPE_API_KEY"],
+                "vendor_account": said.get("STRIPE_ACCOUNT_ID", ""),
+                "webhook_secrets": [secret for secret in secrets if secret],
+                "base_url": said.get("STRIPE_API_BASE", ""),
+            }
+            found["stripe", "default"] = self._account("STRIPE_API_KEY", "stripe", "default", table)
+        return found
+
+    def _file(self, path: Path) -> Accounts:
+        found: Accounts = {}
+        try:
+            document = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError):
+            self.problems.append((_FILE, f"cannot read {path}"))
+            return found
+        except tomllib.TOMLDecodeError as error:
+            # The parser's message holds a position and no value of the file.
+            self.problems.append((_FILE, f"{path} is not TOML: {error}"))
+            return found
+        for vendor, accounts in document.items():
+            if not isinstance(accounts, dict):
+                self.problems.append((_FILE, f"[{vendor}.NAME] tables are expected"))
+                continue
+            for name, table in accounts.items():
+                where = f"{_FILE} [{vendor}.{name}]"
+                if isinstance(table, dict):
+                    found[vendor, name] = self._account(where, vendor, name, table)
+                else:
+                    self.problems.append((where, "must be a table"))
+        return found
+
+    def _account(self, where: str, vendor: str, name: str, table: Mapping[str, Any]) -> Account:
+        contract = CONTRACTS.get(vendor)
+        if contract is None:
+            known = ", ".join(sorted(CONTRACTS))
+            self._say(where, f"{vendor} is not a vendor we know; known are {known}")
+        said = self._texts(where, table)
+        credential = self._credential(where, said, contract)
+        base_url = said.get("base_url", "")
+        schemes = contract.schemes if contract else ("http", "https")
+        if base_url and scheme_of(base_url) not in schemes:
+            self._say(where, f"base_url must be an address with {' or '.join(schemes)}")
+        return Account(
+            name=name,
+            mode=self._mode(where, said.get("mode", ""), credential),
+            vendor_account=said.get("vendor_account", ""),
+            credential=credential,
+            webhook_secrets=self._secrets(where, table.get("webhook_secrets", [])),
+            base_url=base_url,
+        )
+
+    def _texts(self, where: str, table: Mapping[str, Any]) -> dict[str, str]:
+        for extra in sorted(set(table) - _ALLOWED):
+            self._say(where, f"has no setting {extra}; it has {', '.join(sorted(_ALLOWED))}")
+        texts = {name: table[name] for name in _TEXTS if name in table}
+        for name in [name for name, value in texts.items() if not isinstance(value, str)]:
+            self._say(where, f"{name} must be text")
+            del texts[name]
+        return texts
+
+    def _credential(
+        self, where: str, said: Mapping[str, str], contract: VendorContract | None
+    ) -> str:
+        credential = said.get("credential", "")
+        if named := said.get("credential_env"):
+            self.borrowed.add(named)
+            credential = self.env.get(named, "")
+        if not credential and (contract is None or contract.needs_credential):
+            self._say(where, "credential is missing")
+        return credential
+
+    def _mode(self, where: str, said: str, credential: str) -> str:
+        seen = mode_of_credential(credential)
+        mode = said or seen or "live"
+        if mode not in ("live", "test"):
+            self._say(where, "mode must be live or test")
+        elif seen and seen != mode:
+            self._say(where, f"mode is {mode} but the credential is a {seen} one")
+        return mode
+
+    def _secrets(self, where: str, secrets: Any) -> tuple[str, ...]:
+        if not (isinstance(secrets, list) and all(isinstance(s, str) and s for s in secrets)):
+            self._say(where, "webhook_secrets must be a list of text")
+            return ()
+        if len(secrets) > _MOST_SECRETS:
+            self._say(where, "webhook_secrets: two at the most, while rotating")
+        return tuple(secrets)
+
+    def _say(self, where: str, problem: str) -> None:
+        self.problems.append((where, problem))
+
+
+def mode_of_credential(credential: str) -> str | None:
+    """``live`` or ``test`` by the prefix that Stripe gives its keys; None where it says nothing."""
+    match = re.match(r"(?:sk|rk)_(live|test)_", credential)
+    return match.group(1) if match else None
