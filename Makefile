@@ -5,7 +5,7 @@ BIN := .venv/bin
 export PIP_CACHE_DIR ?= $(shell test -O "$$HOME" -a -w "$$HOME" && echo "$$HOME/.cache/pip" || echo "$(CURDIR)/.cache/pip")
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: setup demo test check stripe-cli
+.PHONY: setup demo test test-heavy check stripe-cli
 
 setup: .venv/.installed
 
@@ -20,6 +20,10 @@ demo: setup
 
 test: setup
 	@$(BIN)/python -m pytest -n 2 -m "not heavy"
+
+# Whole processes killed, deployed and restarted, and the demo's table.
+test-heavy: setup
+	@$(BIN)/python -m pytest -n 2 -m heavy
 
 check: setup
 	@PYTHON='$(PYTHON)' tests/checks/run

@@ -7,16 +7,12 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import event
-from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import Session
-
 from outbox.forks import PerProcess
-from outbox.store.enqueueing import unscoped
 
 if TYPE_CHECKING:
     from celery import Celery
     from redis import Redis
+    from sqlalchemy.orm import Session
 
 DRAIN_TASK = "outbox.drain"
 SEND_QUEUE = "outbox.send"
@@ -62,6 +58,13 @@ class Doorbell:
     def ring_after(self, caller: Any) -> None:
         """Rings once a session's real transaction has committed; a bare connection has no such
         hook. The listeners stay with the session; what is due is a flag beside them."""
+        # Imported late: a worker rings too, and has no sessions of SQLAlchemy's.
+        from sqlalchemy import event
+        from sqlalchemy.ext.asyncio import AsyncSession
+        from sqlalchemy.orm import Session
+
+        from outbox.store.enqueueing import unscoped
+
         session = unscoped(caller)
         if isinstance(session, AsyncSession):
             session = session.sync_session

@@ -12,6 +12,8 @@ import pytest
 
 from workers.demo_faults import faults
 
+pytestmark = pytest.mark.heavy
+
 Row = dict[str, Any]
 
 # Faults after which a client that cannot tell sends again, and charges twice.

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sqlalchemy import text
-from sqlalchemy.orm import Session
-
 from outbox.states import Status, told
 from outbox.store.connection import CONSUMERS_LOCK, Store, Transaction
 
 if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
     from outbox.store.intents import Intent
 
 
@@ -117,12 +116,13 @@ KNOWN = (
 )
 
 
-_GIVE_BACK = text(
+_GIVE_BACK = (
     "UPDATE outbox.deliveries SET consumed_at = NULL "
-    "WHERE consumer = :consumer AND settlement_id = :settlement_id"
+    "WHERE consumer = %(consumer)s AND settlement_id = %(settlement_id)s"
 )
 
 
 def give_back(session: Session, consumer: str, settlement_id: int) -> None:
     """A result taken in this very transaction is due again: its consumer could not use it."""
-    session.execute(_GIVE_BACK, {"consumer": consumer, "settlement_id": settlement_id})
+    values = {"consumer": consumer, "settlement_id": settlement_id}
+    session.connection().exec_driver_sql(_GIVE_BACK, values)

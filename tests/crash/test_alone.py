@@ -8,6 +8,8 @@ import pytest
 
 from tests.crash.works import Works, open_works
 
+pytestmark = pytest.mark.heavy
+
 
 @pytest.fixture(scope="module")
 def works(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Works]:

@@ -15,6 +15,8 @@ from outbox.doorbell import broker_url_of
 from tests.crash.works import Works, open_works
 from tests.workers.floor import READS, wait_until
 
+pytestmark = pytest.mark.heavy
+
 
 @pytest.fixture(scope="module")
 def works(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Works]:

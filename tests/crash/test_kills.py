@@ -12,6 +12,8 @@ import pytest
 from tests.crash.works import Works, open_works
 from tests.workers.floor import READS, wait_until
 
+pytestmark = pytest.mark.heavy
+
 IN_THE_AIR = 60
 
 

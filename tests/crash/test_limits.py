@@ -11,6 +11,8 @@ import pytest
 from tests.crash.works import Works, open_works
 from tests.workers.floor import wait_until
 
+pytestmark = pytest.mark.heavy
+
 LIMITS = {
     "OUTBOX_CALL_DEADLINE_S": "1",
     "OUTBOX_LEASE_S": "3",
