@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 
 from alembic import command
@@ -47,9 +48,12 @@ def _run(database_url: str, action: str, revision: str) -> None:
 def upgrade(database_url: str, revision: str = "head") -> None:
     """Brings schema ``outbox`` to ``revision`` in one transaction; a second call does nothing.
 
-    Raises ``Denied`` for a database that a newer release has upgraded.
+    Does nothing either to what a newer release has only added to. Raises ``Denied`` for a
+    database that a newer major version has upgraded.
     """
     found = current(database_url)
+    if _only_adds(found):
+        return
     if not _is_known(found):
         raise Denied("schema_ahead", f"the schema {advice(found)}")
     _run(database_url, "upgrade", revision)
@@ -78,7 +82,7 @@ def advice(revision: str | None) -> str | None:
     """What is wrong with a database at ``revision`` and what to do; None where nothing is. It
     goes on after the words "the schema"."""
     wanted = head()
-    if revision == wanted:
+    if revision == wanted or _only_adds(revision):
         return None
     if revision is None:
         return "is missing: `outbox schema upgrade`"
@@ -93,6 +97,21 @@ def advice(revision: str | None) -> str | None:
 def _is_known(revision: str | None) -> bool:
     scripts = ScriptDirectory.from_config(_config())
     return revision is None or revision in {script.revision for script in scripts.walk_revisions()}
+
+
+def _only_adds(revision: str | None) -> bool:
+    """Whether a newer release of our own major version has upgraded the database: within it
+    migrations only expand, so that this release goes on beside that one while it is rolled out."""
+    if revision is None or _is_known(revision):
+        return False
+    (ours, newest), (theirs, number) = _numbers(head()), _numbers(revision)
+    return theirs == ours and number > newest
+
+
+def _numbers(revision: str) -> tuple[int, int]:
+    """The major version and the number within it: ``1_0002``."""
+    found = re.fullmatch(r"(\d+)_(\d+)", revision)
+    return (int(found[1]), int(found[2])) if found else (-1, -1)
 
 
 def current(database_url: str) -> str | None:

@@ -1,6 +1,6 @@
 """The ledger: intents and all that is kept beside them.
 
-Revision ID: 0001
+Revision ID: 1_0001
 Revises:
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from alembic import op
 
-revision = "0001"
+revision = "1_0001"
 down_revision = None
 branch_labels = None
 depends_on = None

@@ -167,7 +167,7 @@ def test_no_process_starts_on_a_schema_of_another_release(desk: Desk, verb: str)
 
 
 def test_a_database_that_is_ahead_is_said_to_be_and_never_to_be_upgraded(desk: Desk) -> None:
-    desk.sql("UPDATE outbox.alembic_version SET version_num = '9999'")
+    desk.sql("UPDATE outbox.alembic_version SET version_num = '2_0001'")
     for args, code in (
         (("schema", "upgrade"), 4),
         (("schema", "check"), 3),
@@ -179,7 +179,15 @@ def test_a_database_that_is_ahead_is_said_to_be_and_never_to_be_upgraded(desk: D
         assert ran.code == code, args
         assert "a newer release has upgraded it" in ran.out + ran.err, args
         assert "schema upgrade" not in ran.out + ran.err, args
-    assert desk.sql("SELECT version_num FROM outbox.alembic_version")[0]["version_num"] == "9999"
+    assert desk.sql("SELECT version_num FROM outbox.alembic_version")[0]["version_num"] == "2_0001"
+
+
+def test_what_a_newer_release_has_only_added_to_is_good_enough_for_this_one(desk: Desk) -> None:
+    """Migrations come first in a roll-out, and old processes may have to start again beside it."""
+    desk.sql("UPDATE outbox.alembic_version SET version_num = '1_9999'")
+    for args in (("schema", "upgrade"), ("schema", "check"), ("intent", "list")):
+        assert desk.run(*args).code == 0, args
+    assert desk.sql("SELECT version_num FROM outbox.alembic_version")[0]["version_num"] == "1_9999"
 
 
 @pytest.mark.parametrize(
