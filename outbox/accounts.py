@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+import unicodedata
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ _FILE = "OUTBOX_ACCOUNTS"
 _TEXTS = ("credential", "credential_env", "mode", "vendor_account", "base_url")
 _ALLOWED = frozenset({*_TEXTS, "webhook_secrets"})
 _MOST_SECRETS = 2
+_MOST_CHARS = 200  # of a name, as of every name of a scope
 
 Accounts = dict[tuple[str, str], Account]
 
@@ -43,6 +45,10 @@ class AccountReader:
                 "webhook_secrets": [secret for secret in secrets if secret],
                 "base_url": said.get("STRIPE_API_BASE", ""),
             }
+            if ("stripe", "default") in found:
+                self._say(
+                    "STRIPE_API_KEY", f"is set, and so is [stripe.default] of {_FILE}: keep one"
+                )
             found["stripe", "default"] = self._account("STRIPE_API_KEY", "stripe", "default", table)
         return found
 
@@ -59,11 +65,15 @@ class AccountReader:
             return found
         for vendor, accounts in document.items():
             if not isinstance(accounts, dict):
-                self.problems.append((_FILE, f"[{vendor}.NAME] tables are expected"))
+                self.problems.append((_FILE, f"[{_plain(vendor)}.NAME] tables are expected"))
                 continue
             for name, table in accounts.items():
-                where = f"{_FILE} [{vendor}.{name}]"
-                if isinstance(table, dict):
+                where = f"{_FILE} [{_plain(vendor)}.{_plain(name)}]"
+                if not _is_name(name):
+                    self._say(
+                        where, f"its name must be printable text of 1 to {_MOST_CHARS} characters"
+                    )
+                elif isinstance(table, dict):
                     found[vendor, name] = self._account(where, vendor, name, table)
                 else:
                     self.problems.append((where, "must be a table"))
@@ -73,13 +83,17 @@ class AccountReader:
         contract = CONTRACTS.get(vendor)
         if contract is None:
             known = ", ".join(sorted(CONTRACTS))
-            self._say(where, f"{vendor} is not a vendor we know; known are {known}")
+            self._say(where, f"{_plain(vendor)} is not a vendor we know; known are {known}")
         said = self._texts(where, table)
         credential = self._credential(where, said, contract)
         base_url = said.get("base_url", "")
         schemes = contract.schemes if contract else ("http", "https")
         if base_url and scheme_of(base_url) not in schemes:
             self._say(where, f"base_url must be an address with {' or '.join(schemes)}")
+        if not base_url and contract is not None and contract.needs_address:
+            self._say(where, f"base_url is missing: {schemes[0]}://HOST:PORT")
+        if contract is not None and not contract.tells_owner and not said.get("vendor_account"):
+            self._say(where, f"vendor_account is missing: {vendor} cannot be asked whose it is")
         return Account(
             name=name,
             mode=self._mode(where, said.get("mode", ""), credential),
@@ -96,7 +110,16 @@ class AccountReader:
         for name in [name for name, value in texts.items() if not isinstance(value, str)]:
             self._say(where, f"{name} must be text")
             del texts[name]
+        for name, value in texts.items():
+            self._check_text(where, name, value)
         return texts
+
+    def _check_text(self, where: str, name: str, value: str) -> None:
+        # The value is not shown: it may be a secret.
+        if not value.isprintable() or value != value.strip():
+            self._say(where, f"{name} holds a line break, a control character or a blank at an end")
+        elif name == "vendor_account" and " " in value:
+            self._say(where, f"{name} holds a blank")
 
     def _credential(
         self, where: str, said: Mapping[str, str], contract: VendorContract | None
@@ -105,8 +128,11 @@ class AccountReader:
         if named := said.get("credential_env"):
             self.borrowed.add(named)
             credential = self.env.get(named, "")
+            self._check_text(where, named, credential)
         if not credential and (contract is None or contract.needs_credential):
             self._say(where, "credential is missing")
+        elif contract is not None and contract.vendor == "stripe" and not _is_token(credential):
+            self._say(where, "credential holds a blank or a letter that no key of Stripe's has")
         return credential
 
     def _mode(self, where: str, said: str, credential: str) -> str:
@@ -122,12 +148,31 @@ class AccountReader:
         if not (isinstance(secrets, list) and all(isinstance(s, str) and s for s in secrets)):
             self._say(where, "webhook_secrets must be a list of text")
             return ()
+        for secret in secrets:
+            self._check_text(where, "webhook_secrets", secret)
         if len(secrets) > _MOST_SECRETS:
             self._say(where, "webhook_secrets: two at the most, while rotating")
         return tuple(secrets)
 
     def _say(self, where: str, problem: str) -> None:
         self.problems.append((where, problem))
+
+
+def _is_name(name: str) -> bool:
+    return (
+        1 <= len(name) <= _MOST_CHARS
+        and name.isprintable()
+        and unicodedata.is_normalized("NFC", name)
+    )
+
+
+def _is_token(credential: str) -> bool:
+    return credential.isascii() and " " not in credential.strip()
+
+
+def _plain(name: str) -> str:
+    """A name of the file's, as it may be shown."""
+    return name if _is_name(name) else ascii(name[:40])
 
 
 def mode_of_credential(credential: str) -> str | None:

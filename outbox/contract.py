@@ -8,11 +8,37 @@ lives in ``vendors`` and only workers and webhook receivers import it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, Protocol, Self
 from uuid import UUID
 
 from outbox.outcomes import LookUp, Outcome, Reading, Unreadable, WebhookFact
+
+
+@dataclass(frozen=True, slots=True)
+class KeySlot:
+    """Where a request carries the key: the name of a ``header``, or the path of a ``body`` field
+    or of an ``external_id`` (a field of the object that the vendor keeps unique). ``rendering`` is
+    hex64, b64url43 or uuid. Frozen with each request: a vendor's file that changes later never
+    gives an intent a second key."""
+
+    slot: Literal["header", "body", "external_id"]
+    at: str
+    rendering: Literal["hex64", "b64url43", "uuid"] = "hex64"
+
+    @property
+    def in_body(self) -> bool:
+        """Whether the frozen body carries the key."""
+        return self.slot != "header"
+
+    def as_json(self) -> dict[str, str]:
+        """The slot as a frozen request keeps it."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, frozen: Mapping[str, Any] | None) -> Self | None:
+        """The slot that a frozen request names; None where it names none."""
+        return cls(**frozen) if frozen else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +46,10 @@ class Operation:
     """One kind of write at a vendor.
 
     ``path`` may hold ``{names}`` that are taken out of the request (a capture's object id).
-    ``marks`` are the metadata maps, as paths into the body, that carry our id and key; ``()``
-    means that the operation leaves no mark and is settled by its target's state.
+    ``marks`` are places in the body, as paths, that carry our mark: maps that take our id and key,
+    or with ``mark_is_text`` fields that take our id. ``shows_key`` says that the vendor's object
+    shows the key itself. Neither: the operation leaves no mark and is settled by its target's
+    state. ``passes`` names the arguments that go to the vendor as they are, ``passes_all`` all.
     ``money`` names the body fields of amount (minor units) and currency.
     ``check`` raises ``Invalid`` for what this vendor could not carry, before any SQL.
     """
@@ -35,6 +63,14 @@ class Operation:
     side_effect: str = "write"
     check: Callable[[Mapping[str, Any]], None] | None = None
     passes: frozenset[str] = frozenset()
+    passes_all: bool = False
+    mark_is_text: bool = False
+    shows_key: bool = False
+
+    @property
+    def leaves_mark(self) -> bool:
+        """Whether the vendor's object tells whose it is."""
+        return bool(self.marks) or self.shows_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +82,9 @@ class VendorContract:
     ``read_lag_s`` how far the look-up source may lag behind a write.
     ``adapter`` names the code that speaks to the vendor, ``recipe`` what that code is told of this
     one vendor (None where it knows); ``schemes`` are those of an account's ``base_url``.
+    ``key_slot`` is where a request carries the key (None: the adapter knows, or nowhere);
+    ``tells_owner`` whether the vendor can be asked whose a credential is; ``body`` how a body is
+    encoded: ``form`` or ``json``.
     """
 
     vendor: str
@@ -60,7 +99,11 @@ class VendorContract:
     has_webhooks: bool
     adapter: str
     recipe: Any = field(default=None, repr=False)
+    key_slot: KeySlot | None = None
+    tells_owner: bool = True
+    body: Literal["form", "json"] = "form"
     needs_credential: bool = True
+    needs_address: bool = False
     schemes: tuple[str, ...] = ("http", "https")
     metadata_max_keys: int = 50
     metadata_key_chars: int = 40
@@ -114,8 +157,9 @@ class Unlimited:
 class Call:
     """One intent as an adapter sees it: the frozen request and whose it is.
 
-    ``key`` is the 32-byte idempotency key; ``params`` the frozen body; ``request`` its canonical
-    JSON text as stored and hashed.
+    ``key`` is the 32-byte idempotency key and ``key_slot`` where the frozen request carries it
+    (None: the adapter knows, or nowhere); ``params`` the frozen body; ``recorded_epoch_s`` when
+    the intent was recorded.
     """
 
     intent_id: UUID
@@ -128,6 +172,8 @@ class Call:
     account: Account
     amount_minor: int | None = None
     currency: str | None = None
+    recorded_epoch_s: int = 0
+    key_slot: KeySlot | None = None
     cutoff: Cutoff = field(default_factory=Unlimited, repr=False)
 
 
@@ -142,8 +188,10 @@ class Vendor(Protocol):
         """One write under the intent's key."""
         ...
 
-    def look_up(self, call: Call, since_epoch_s: int) -> LookUp:
-        """Objects of this intent created since then, from a source read to its end."""
+    def look_up(self, call: Call, since_epoch_s: int, until_epoch_s: int | None = None) -> LookUp:
+        """Objects of this intent created from then until then (None: until now), from a source
+        read to its end: what was sent cannot land later, and a busy account is not read on and on.
+        """
         ...
 
     def retrieve(self, call: Call, receipt_id: str) -> LookUp:

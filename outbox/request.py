@@ -7,11 +7,15 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
+from outbox.contract import KeySlot
+from outbox.contracts.keys import rendered
 from outbox.errors import Invalid
 from outbox.fingerprint import Limits, canonical, cleaned
 from outbox.tool import Scope, WriteTool, shown
 
 _OBJECT_ID = re.compile(r"[A-Za-z0-9_]{1,255}\Z")
+# Of a vendor that only a file describes: one plain segment, and neither "." nor "..".
+_SEGMENT = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.~-]{0,254}\Z")
 
 
 def frozen(
@@ -35,27 +39,42 @@ def frozen(
             raise Invalid("tool.request", "must return an object of vendor parameters")
         params = cleaned(dict(built), "request", limits)
     else:
-        params = {n: v for n, v in arguments.items() if n in spec.passes}
+        passes = arguments.keys() if spec.passes_all else spec.passes
+        params = {n: v for n, v in arguments.items() if n in passes}
         identity = tool.identity or tuple(arguments)
-        extra = {n: arguments[n] for n in identity if n not in spec.passes}
-        if extra and spec.marks:
-            params["metadata"] = {**_object(params.get("metadata", {}), "metadata"), **extra}
-    _check_names(params, "request")
-    path = _path(spec.path, params)
+        extra = {n: arguments[n] for n in identity if n not in passes}
+        if extra and spec.marks and not spec.mark_is_text:
+            _map_at(params, spec.marks[0]).update(extra)
+    if tool.contract.body == "form":
+        _check_names(params, "request")
+    path = _path(spec.path, params, is_form=tool.contract.body == "form")
     if spec.check is not None:
         spec.check(params)
     _check_money(tool, params, money)
     marks = spec.marks_for(params) if spec.marks_for is not None else spec.marks
     for mark in marks:
-        _mark(params, mark, tool, ours)
-    whole = {
+        if spec.mark_is_text:
+            _set(params, mark, ours["outbox_id"])
+        else:
+            _mark(params, mark, tool, ours)
+    whole: dict[str, Any] = {
         "account": scope.account,
         "api_version": tool.contract.api_version,
         "method": spec.method,
         "path": path,
         "params": params,
     }
+    slot = tool.contract.key_slot
+    if slot is not None:
+        whole["key"] = slot.as_json()
+        _put_key(params, slot, ours["outbox_key"])
     return canonical(whole, "request", limits)
+
+
+def _put_key(params: dict[str, Any], slot: KeySlot, key: str) -> None:
+    """A key that the body carries is frozen with it; a header is set from the row at each send."""
+    if slot.in_body:
+        _set(params, tuple(slot.at.split(".")), rendered(bytes.fromhex(key), slot.rendering))
 
 
 def _check_names(value: Any, path: str) -> None:
@@ -83,8 +102,24 @@ def _check_money(
         raise Invalid(f"request.{amount_field}", f"is not the guarded {tool.money[0]}")
     # Where the vendor knows the currency (of what a refund gives back), it may be left out.
     sent = params.get(currency_field)
-    if sent is not None and sent != currency:
+    if sent is not None and str(sent).lower() != currency:
         raise Invalid(f"request.{currency_field}", f"is not the guarded {tool.money[1]}")
+
+
+def _map_at(params: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
+    """The object at a path of the body, made where there is none."""
+    at = params
+    for name in path:
+        at[name] = _object(at.get(name, {}), ".".join(path))
+        at = at[name]
+    return at
+
+
+def _set(params: dict[str, Any], path: tuple[str, ...], value: str) -> None:
+    holder = _map_at(params, path[:-1])
+    if path[-1] in holder:
+        raise Invalid(f"request.{'.'.join(path)}", "is where the outbox puts its own mark")
+    holder[path[-1]] = value
 
 
 def _object(value: Any, name: str) -> dict[str, Any]:
@@ -93,12 +128,15 @@ def _object(value: Any, name: str) -> dict[str, Any]:
     return dict(value)
 
 
-def _path(template: str, params: dict[str, Any]) -> str:
+def _path(template: str, params: dict[str, Any], *, is_form: bool) -> str:
     path = template
     while "{" in path:
         name = path[path.index("{") + 1 : path.index("}")]
         value = params.pop(name, None)
-        if not isinstance(value, str) or not _OBJECT_ID.match(value):
+        if not is_form and isinstance(value, int) and not isinstance(value, bool):
+            value = str(value)
+        allowed = _OBJECT_ID if is_form else _SEGMENT
+        if not isinstance(value, str) or not allowed.match(value):
             raise Invalid(f"request.{name}", "must be the id of a vendor object")
         path = path.replace("{" + name + "}", value)
     return path
@@ -109,10 +147,7 @@ def _mark(
 ) -> None:
     """Puts our id and key into one metadata map and checks the vendor's limits on it."""
     contract = tool.contract
-    at = params
-    for name in path:
-        at[name] = _object(at.get(name, {}), ".".join(path))
-        at = at[name]
+    at = _map_at(params, path)
     where = f"request.{'.'.join(path)}"
     for name, value in at.items():
         entry = f"{where}.{shown(name)}"

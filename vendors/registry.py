@@ -17,8 +17,22 @@ def _stripe(contract: VendorContract, connect_s: float, read_s: float) -> Vendor
     return StripeVendor(contract, connect_s=connect_s, read_s=read_s)
 
 
+def _smtp(contract: VendorContract, connect_s: float, read_s: float) -> Vendor:
+    from vendors.smtp import SmtpVendor
+
+    return SmtpVendor(contract, connect_s=connect_s, read_s=read_s)
+
+
+def _http_json(contract: VendorContract, connect_s: float, read_s: float) -> Vendor:
+    from vendors.http_json import HttpJsonVendor
+
+    return HttpJsonVendor(contract, connect_s=connect_s, read_s=read_s)
+
+
 ADAPTERS: Mapping[str, Builder] = {
     "stripe": _stripe,
+    "http_json": _http_json,
+    "smtp": _smtp,
 }
 
 

@@ -116,9 +116,10 @@ class StripeVendor:
             except Exception as error:
                 return Lost(f"unreadable_answer:{type(error).__name__}")
 
-    def look_up(self, call: Call, since_epoch_s: int) -> LookUp:
-        """Lists and events since then, read to their end; see ``stripe_lookup``."""
-        return self._looked(call, lambda get: stripe_lookup.look_up(get, call, since_epoch_s))
+    def look_up(self, call: Call, since_epoch_s: int, until_epoch_s: int | None = None) -> LookUp:
+        """Lists and events of that time, read to their end; see ``stripe_lookup``."""
+        span = stripe_lookup.Span(since_epoch_s, until_epoch_s)
+        return self._looked(call, lambda get: stripe_lookup.look_up(get, call, span))
 
     def retrieve(self, call: Call, receipt_id: str) -> LookUp:
         """The one object, checked to be this intent's; ``Absent`` where it is not."""

@@ -88,8 +88,21 @@ class Unread(Exception):
         self.pause = pause
 
 
-def look_up(get: Get, call: Call, since_epoch_s: int) -> LookUp:
-    """All objects of the intent created since then. ``Absent`` only if every page was read."""
+@dataclass(frozen=True, slots=True)
+class Span:
+    """When the objects that are sought were created, in Stripe's seconds."""
+
+    since_epoch_s: int
+    until_epoch_s: int | None = None
+
+    def as_query(self) -> dict[str, int]:
+        """The ``created`` filter of a list."""
+        end = {} if self.until_epoch_s is None else {"lte": self.until_epoch_s}
+        return {"gte": self.since_epoch_s, **end}
+
+
+def look_up(get: Get, call: Call, span: Span) -> LookUp:
+    """All objects of the intent created then. ``Absent`` only if every page was read."""
     dates: list[int] = []
 
     def dated(path: str, query: Mapping[str, Any]) -> Answer:
@@ -97,18 +110,18 @@ def look_up(get: Get, call: Call, since_epoch_s: int) -> LookUp:
         dates.append(date_of(answer.headers))
         return answer
 
-    seen = _look_up(dated, call, since_epoch_s)
+    seen = _look_up(dated, call, span)
     if isinstance(seen, Unreadable):
         return seen
     return replace(seen, vendor_now=dates[0])
 
 
-def _look_up(get: Get, call: Call, since_epoch_s: int) -> LookUp:
+def _look_up(get: Get, call: Call, span: Span) -> LookUp:
     try:
         if target_of(call):
-            return _target(get, call, since_epoch_s)
-        found = {reading.receipt_id: reading for reading in _listed(get, call, since_epoch_s)}
-        for reading in _caused(get, call, since_epoch_s):
+            return _target(get, call, span)
+        found = {reading.receipt_id: reading for reading in _listed(get, call, span)}
+        for reading in _caused(get, call, span):
             if reading.receipt_id not in found:
                 # An event shows the object as it was; one that has been deleted shows no more.
                 found[reading.receipt_id] = _one(get, call, reading.receipt_id) or reading
@@ -128,13 +141,13 @@ def retrieve(get: Get, call: Call, receipt_id: str) -> LookUp:
     return Found((reading,), "retrieve")
 
 
-def _target(get: Get, call: Call, since_epoch_s: int) -> LookUp:
+def _target(get: Get, call: Call, span: Span) -> LookUp:
     """By the state of the object that the call was to change.
 
     A decline counts only if an event names our key as its cause: the object may have been declined
     before. An object that does not show the effect is ``Absent``: nothing landed so far.
     """
-    caused = list(_caused(get, call, since_epoch_s))
+    caused = list(_caused(get, call, span))
     reading = _one(get, call, target_of(call))
     if reading is None:
         return Absent()
@@ -144,9 +157,9 @@ def _target(get: Get, call: Call, since_epoch_s: int) -> LookUp:
     return Found((landed[0],), "events") if landed else Absent()
 
 
-def _listed(get: Get, call: Call, since_epoch_s: int) -> Iterator[Reading]:
+def _listed(get: Get, call: Call, span: Span) -> Iterator[Reading]:
     source = SOURCES[KINDS[call.operation].object]
-    query: dict[str, Any] = {"created": {"gte": since_epoch_s}, **dict(source.always)}
+    query: dict[str, Any] = {"created": span.as_query(), **dict(source.always)}
     for name in source.parents:
         value = call.params.get(name)
         if isinstance(value, str) and value:
@@ -159,9 +172,9 @@ def _listed(get: Get, call: Call, since_epoch_s: int) -> Iterator[Reading]:
             yield _read(call, document, seen_at)
 
 
-def _caused(get: Get, call: Call, since_epoch_s: int) -> Iterator[Reading]:
+def _caused(get: Get, call: Call, span: Span) -> Iterator[Reading]:
     """Snapshots out of events that name our key as their cause or whose object bears our mark."""
-    query = {"created": {"gte": since_epoch_s}, "types": list(EVENTS[call.operation])}
+    query = {"created": span.as_query(), "types": list(EVENTS[call.operation])}
     for event, _ in _pages(get, "/v1/events", query):
         document = mapping(mapping(event.get("data")).get("object"))
         key = text(mapping(event.get("request")).get("idempotency_key"))

@@ -6,9 +6,11 @@ from typing import Any
 
 import click
 
+from workers.cli_complete import offer
 from workers.cli_errors import CheckFound
 from workers.cli_output import Column, show_rows
 from workers.cli_run import Noun, Run, changes, confirmed, current
+from workers.cli_suite import check_adapters
 from workers.cli_verdict import decide, show_ruling
 
 _LIST = (
@@ -73,11 +75,33 @@ def _account(
     }
 
 
-@vendor.command("check", examples=("outbox vendor check", "outbox vendor check stripe/default"))
+@vendor.command(
+    "check",
+    finds="a credential is another's, or what was found differs",
+    examples=(
+        "outbox vendor check",
+        "outbox vendor check stripe/default",
+        "outbox vendor check --all",
+    ),
+)
 @click.argument("account", required=False)
-def check(account: str | None) -> None:
-    """Ask the vendor whose credential it is, and compare. Without ACCOUNT: every one."""
+@click.option(
+    "--all",
+    "adapters",
+    is_flag=True,
+    help="Hold every adapter of this release to its contract, in a sandbox; asks no vendor.",
+)
+def check(account: str | None, adapters: bool) -> None:
+    """Ask the vendor whose credential it is, and compare. Without ACCOUNT: every one.
+
+    Exit code 3 where something is wrong.
+    """
     run = current()
+    if adapters:
+        if account:
+            raise click.UsageError("--all checks every adapter: leave ACCOUNT out")
+        check_adapters(run)
+        return
     wanted = [_place(account)] if account else sorted(run.settings.accounts)
     rows = [_checked(run, place) for place in wanted]
     show_rows(run, _CHECK, rows)
@@ -126,7 +150,7 @@ def _place(text: str) -> tuple[str, str]:
 @vendor.command(
     "pause", examples=("outbox vendor pause stripe/default --reason 'incident at the vendor'",)
 )
-@click.argument("account")
+@click.argument("account", shell_complete=offer("account"))
 @changes
 def pause(account: str, *, reason: str, dry_run: bool) -> None:
     """Send nothing to an account until it is resumed. Evidence is still collected."""
@@ -142,7 +166,7 @@ def pause(account: str, *, reason: str, dry_run: bool) -> None:
 @vendor.command(
     "resume", examples=("outbox vendor resume stripe/default --reason 'vendor is back' --yes",)
 )
-@click.argument("account")
+@click.argument("account", shell_complete=offer("account"))
 @changes
 @confirmed
 def resume(account: str, *, reason: str, dry_run: bool, yes: bool) -> None:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
 from outbox.contract import VendorContract
+from outbox.contracts.smtp import SMTP
 from outbox.contracts.stripe import STRIPE
 from outbox.errors import Invalid
 
-BUILT_IN = frozenset({"stripe"})
-_known: dict[str, VendorContract] = {contract.vendor: contract for contract in (STRIPE,)}
+_known: dict[str, VendorContract] = {contract.vendor: contract for contract in (STRIPE, SMTP)}
+BUILT_IN = frozenset(_known)
 # Every contract of this process; a view, because files of the user's add to it.
-CONTRACTS: Mapping[str, VendorContract] = MappingProxyType(_known)
+CONTRACTS: Mapping[str, VendorContract] = _known
 
 
 def register(contract: VendorContract) -> None:
@@ -31,4 +31,8 @@ def contract_of(vendor: str) -> VendorContract:
         return CONTRACTS[vendor]
     except (KeyError, TypeError):
         known = ", ".join(sorted(CONTRACTS))
-        raise Invalid("tool.vendor", f"is not a vendor we know; known are {known}") from None
+        raise Invalid(
+            "tool.vendor",
+            f"is not a vendor we know; known are {known}; a vendor that a file describes is known "
+            "once the settings with its OUTBOX_VENDORS have been read",
+        ) from None

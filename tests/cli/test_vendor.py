@@ -63,3 +63,12 @@ def test_a_dry_run_pauses_nothing(desk: Desk) -> None:
     assert (ran.code, ran.json["dry_run"], ran.json["changed"]) == (0, True, False)
     assert desk.sql("SELECT * FROM outbox.switches") == []
     assert desk.invoke("vendor", "list", "--json").json["items"][0]["state"] == "open"
+
+
+def test_every_adapter_is_held_to_its_contract_without_asking_any_vendor(desk: Desk) -> None:
+    ran = desk.run("vendor", "check", "--all", "--json", DATABASE_URL="postgres://nowhere:1/x")
+    assert ran.code == 0
+    assert ran.json["schema"] == 1
+    assert ran.json["ok"] is True
+    assert {row["vendor"] for row in ran.json["rows"]} >= {"stripe", "smtp", "payments"}
+    assert all(row["ok"] for row in ran.json["rows"])

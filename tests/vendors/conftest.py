@@ -1,11 +1,10 @@
-"""One sandbox process for all vendor tests; each test has a vendor account of its own in it."""
+"""The vendor tests: an account of the test's own, and the adapter."""
 
 from __future__ import annotations
 
 import itertools
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -16,13 +15,6 @@ from vendors.sandbox.client import Sandbox
 from vendors.stripe import StripeVendor
 
 _numbers = itertools.count()
-
-
-@pytest.fixture(scope="session")
-def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    folder: Path = tmp_path_factory.mktemp("sandbox")
-    with Sandbox.start(folder / "vendor.sqlite") as started:
-        yield started
 
 
 @pytest.fixture

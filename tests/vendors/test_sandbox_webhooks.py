@@ -166,6 +166,21 @@ def test_a_receiver_that_is_down_gets_the_event_when_it_is_back(shop: Shop) -> N
         settled(shop)
 
 
+def test_what_waits_for_a_receiver_that_moved_goes_to_its_new_address(shop: Shop) -> None:
+    with receiver() as gone:
+        url = gone.url
+    shop.sandbox.set_account(shop.name, webhook_retry_s=[0.05] * 200)
+    old = shop.sandbox.add_endpoint(shop.name, url, SECRET)
+    customer(shop)
+    wait_until(lambda: shop.sandbox.deliveries(shop.name)[0]["tries"] > 0)
+    with receiver() as moved:
+        new = shop.sandbox.add_endpoint(shop.name, moved.url, SECRET)
+        shop.sandbox.replace_endpoint(old, by=new)
+        assert moved.next_event()["type"] == "customer.created"
+        settled(shop)
+    assert [e["id"] for e in shop.sandbox.endpoints(shop.name)] == [new]
+
+
 def test_only_this_machine_is_ever_delivered_to(shop: Shop) -> None:
     for url in ("http://example.com/", "https://127.0.0.1/", "ftp://127.0.0.1/"):
         with pytest.raises(SandboxRefused, match=r"^url: "):

@@ -45,7 +45,7 @@ def test_every_table_knows_every_operation() -> None:
     for table in (TYPED, KINDS, EVENTS, _METHODS):
         assert set(table) == set(STRIPE.operations)
     assert {kind.object for kind in KINDS.values()} == set(SOURCES)
-    assert set(ADAPTERS) == set(CONTRACTS)
+    assert {contract.adapter for contract in CONTRACTS.values()} <= set(ADAPTERS)
     assert all(len(types) <= 20 for types in EVENTS.values())
 
 

@@ -145,6 +145,16 @@ def test_a_busy_account_is_read_by_customer(vendor: StripeVendor) -> None:
     assert queries["/v1/events"]["types[0]"] == "payment_intent.created"
 
 
+def test_nothing_is_read_that_came_after_the_request_could_land(vendor: StripeVendor) -> None:
+    call = call_of(params={**CHARGE, "customer": "cus_7"})
+    pages = Pages(lambda _, __: page())
+    with RawServer(pages) as server:
+        placed = replace(call, account=at(server.url))
+        assert isinstance(vendor.look_up(placed, 1234, 5678), Absent)
+    spans = {path: (query["created[gte]"], query["created[lte]"]) for path, query in pages.queries}
+    assert spans == {"/v1/payment_intents": ("1234", "5678"), "/v1/events": ("1234", "5678")}
+
+
 def test_cancelled_subscriptions_are_listed_too(vendor: StripeVendor) -> None:
     call = call_of("subscriptions.create", {"customer": "cus_7", "items": [{"price": "price_1"}]})
     pages = Pages(lambda _, __: page())

@@ -9,11 +9,15 @@ import os
 import signal
 import sqlite3
 import sys
+from typing import TYPE_CHECKING
 
 from vendors.sandbox.admin import Admin
 from vendors.sandbox.faults import Faults
 from vendors.sandbox.ledger import Ledger
 from vendors.sandbox.server import Server
+
+if TYPE_CHECKING:
+    from vendors.sandbox.mail_face import MailFace
 
 HOST = "127.0.0.1"
 
@@ -47,6 +51,7 @@ async def run(args: argparse.Namespace) -> None:
     server = Server(ledger, faults)
     face = Face(server, args.port)
     await face.listen(True)
+    mail = _mail_face(server)
     loop = asyncio.get_running_loop()
     side_door = Admin(server, face.listen)
     admin = await loop.create_server(side_door.connection, HOST, args.admin_port)
@@ -59,12 +64,15 @@ async def run(args: argparse.Namespace) -> None:
     ready = {
         "url": f"http://{HOST}:{face.port}",
         "admin": f"http://{HOST}:{admin.sockets[0].getsockname()[1]}",
+        "smtp": await mail.listen(args.smtp_port) if mail is not None else "",
         "pid": os.getpid(),
     }
     print(json.dumps(ready), flush=True)
     work.append(loop.create_task(stopped.wait()))  # type: ignore[arg-type]
     ended, _ = await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
     await face.listen(False)
+    if mail is not None:
+        mail.close()
     admin.close()
     for task in work:
         task.cancel()
@@ -73,10 +81,20 @@ async def run(args: argparse.Namespace) -> None:
         task.result()
 
 
+def _mail_face(server: Server) -> MailFace | None:
+    """None where aiosmtpd, of the extra ``embedded``, is not installed."""
+    try:
+        from vendors.sandbox.mail_face import MailFace
+    except ImportError:
+        return None
+    return MailFace(server)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m vendors.sandbox", description=__doc__)
     parser.add_argument("--db", required=True, help="the SQLite file that is the vendor's memory")
     parser.add_argument("--port", type=int, default=0, help="Stripe face; 0: any free port")
+    parser.add_argument("--smtp-port", type=int, default=0, help="the mail server's face")
     parser.add_argument("--admin-port", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0, help="object ids follow from it")
     parser.add_argument(

@@ -13,6 +13,8 @@ from urllib.parse import parse_qsl
 from vendors.sandbox import endpoints, events, oracle
 from vendors.sandbox.errors import Refusal
 from vendors.sandbox.execution import KINDS, Execution
+from vendors.sandbox.json_face import face_of, iso
+from vendors.sandbox.json_routes import BY_NAME as JSON_BY_NAME
 from vendors.sandbox.later import run_job
 from vendors.sandbox.ledger import Json, dumps, wall_s
 from vendors.sandbox.payments import move_payment_intent
@@ -52,6 +54,7 @@ class Admin:
             "POST /webhook_faults": lambda p: self._add(server.faults.add_webhook, p),
             "POST /endpoints": self._add_endpoint,
             "GET /endpoints": lambda p: self._table("endpoints", p),
+            "DELETE /endpoints": lambda p: endpoints.replaced(self._ledger, p["id"], p["by"]),
             "GET /deliveries": lambda p: self._table("deliveries", p),
             "POST /deliveries/settle": self._settle,
             "POST /deliver": self._deliver,
@@ -157,6 +160,8 @@ class Admin:
         if row is None:
             raise ValueError(f"object_id: no such object: {p['object_id']!r}")
         x = Execution(self._ledger, row["account"], {}, None, None)
+        if row["kind"] == "payments":
+            return self._move_payment(x, p)
         obj = x.find(row["kind"], p["object_id"], "object_id")
         if row["kind"] == "payment_intents":
             move_payment_intent(x, obj, p["status"])
@@ -167,14 +172,25 @@ class Admin:
         events.publish(self._ledger, self._server.faults, x)
         return obj
 
+    def _move_payment(self, x: Execution, p: Json) -> Json:
+        x.face = "keys"
+        obj = self._ledger.load(x.account, "payments", p["object_id"])
+        assert obj is not None
+        previous = x.update(obj, status=p["status"], updated_at=iso(x.at))
+        x.emit("payment.updated", obj, previous)
+        events.publish(self._ledger, self._server.faults, x)
+        return obj
+
     def _plant(self, p: Json) -> Json:
         """Executes an operation on the vendor's own account of things: no request, no key."""
-        operation = BY_NAME.get(p["operation"])
+        operation = BY_NAME.get(p["operation"]) or JSON_BY_NAME.get(p["operation"])
         if operation is None:
             raise ValueError(f"operation: no such operation: {p['operation']!r}")
+        params = p.get("params", {})
         job = {
             "operation": operation.name, "object_id": p.get("object_id", ""),
-            "params": _as_form(p.get("params", {})), "key": p.get("key"), "platform": None,
+            "params": params if face_of(operation.path) else _as_form(params),
+            "key": p.get("key"), "platform": None,
             "request_id": None, "status_word": p.get("status"), "version": None, "planted": True,
         }  # fmt: skip
         return run_job(self._ledger, self._server.faults, ledger_name(p["account"]), job)

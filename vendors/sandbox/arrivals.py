@@ -13,8 +13,12 @@ from vendors.sandbox.errors import Refusal
 from vendors.sandbox.events import Hold
 from vendors.sandbox.execution import LIVE_SUFFIX
 from vendors.sandbox.faults import Fault, Faults, Picked
+from vendors.sandbox.json_face import credential_of, face_of, key_of
+from vendors.sandbox.json_routes import error_of
+from vendors.sandbox.json_routes import route as json_route
 from vendors.sandbox.ledger import Account, Ledger, dumps, wall_s
-from vendors.sandbox.resources import Operation, route
+from vendors.sandbox.resources import Operation
+from vendors.sandbox.resources import route as stripe_route
 from vendors.sandbox.wire import Answer, Request
 
 _API_KEY = re.compile(r"^(?:sk|rk)_(test|live)_([\w-]+)$")
@@ -51,7 +55,18 @@ class Arrival:
     def faulty(self, kind: str) -> bool:
         return self.fault is not None and self.fault.kind == kind
 
+    @property
+    def face(self) -> str:
+        """The JSON face that was asked; empty for Stripe's."""
+        return face_of(self.request.path)
+
     def headers(self) -> dict[str, str]:
+        if self.face:
+            return {
+                "Content-Type": "application/json",
+                "Date": formatdate(self.at, usegmt=True),
+                "X-Request-Id" if self.face == "external_ids" else "Request-Id": self.id,
+            }
         headers = {
             "Content-Type": "application/json",
             "Date": formatdate(self.at, usegmt=True),
@@ -64,6 +79,9 @@ class Arrival:
         return headers
 
     def error(self, refusal: Refusal) -> Answer:
+        if self.face:
+            status, said, headers = error_of(self.face, refusal)
+            return Answer(status, dumps(said).encode(), {**self.headers(), **headers})
         body = dumps({"error": refusal.error}).encode()
         return Answer(refusal.status, body, {**self.headers(), **refusal.headers})
 
@@ -88,9 +106,11 @@ class Arrivals:
         self, request: Request, origin: str = "client", attempt: int = 0, only: str = ""
     ) -> Arrival | None:
         """Numbers, records, picks the fault. With `only`: None unless a fault of that kind hits."""
-        account, platform = _who(request.headers)
+        account, platform = _who(request.path, request.headers)
+        face = face_of(request.path)
+        route = json_route if face else stripe_route
         operation, object_id = route(request.method, request.path)
-        key = request.headers.get("idempotency-key") or None
+        key = key_of(request.path, request.headers, request.body)
         endpoint = f"{request.method} {request.path}"
         name = operation.name if operation else endpoint
         counter = (account, key or name)
@@ -131,8 +151,12 @@ class Arrivals:
         )  # fmt: skip
 
 
-def _who(headers: dict[str, str]) -> tuple[str, str | None]:
+def _who(path: str, headers: dict[str, str]) -> tuple[str, str | None]:
     """(ledger account, platform or None) of a request; ("", None) without a good API key."""
+    if face_of(path):
+        found = _API_KEY.match(credential_of(headers))
+        live = LIVE_SUFFIX if found and found[1] == "live" else ""
+        return (f"acct_{found[2]}{live}" if found else ""), None
     scheme, _, given = headers.get("authorization", "").partition(" ")
     match = _API_KEY.match(_basic_user(given) if scheme == "Basic" else given)
     other = headers.get("stripe-account")

@@ -33,6 +33,14 @@ clock), arrived_at (real), attempt, origin ("client", or "transport" for late co
 redeliveries), fault, status (as told to the client; None: nothing was), replayed, should_retry,
 answered_at}.
 
+JSON APIs of other vendors: an account's `base_url` is `json_url(face)`, its credential the API key;
+the faces `keys`, `external_ids`, `references` and `nothing` and what each takes, shows and signs
+are in `vendors.sandbox.json_face`. Faults go by endpoints as `payments.create`; the key of a
+contact, in faults and requests, is its external id.
+
+Mail: an account's `base_url` is `smtp_url` ("" without aiosmtpd), its credential `acme:any`; faults
+go by the endpoint `messages.send`; see `vendors.sandbox.mail_face`.
+
 The oracle is {"effects_by_intent": {outbox_id: {count, applied, declined, reversed, amount,
 objects, keys, kinds, account}}, "violations": [{"check", "account", ...}]}; `count` is applied -
 reversed, and an effect without outbox_id is named "<account>:<key>". Checks: body_changed,
@@ -62,10 +70,16 @@ class SandboxRefused(Exception):
 
 class Sandbox:
     def __init__(
-        self, url: str, admin: str, process: subprocess.Popen[bytes] | None = None
+        self,
+        url: str,
+        admin: str,
+        process: subprocess.Popen[bytes] | None = None,
+        *,
+        smtp_url: str = "",
     ) -> None:
         self.url = url
         self.admin = admin
+        self.smtp_url = smtp_url
         self.process = process
         # Never through a proxy: the sandbox is on this machine.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -103,7 +117,7 @@ class Sandbox:
                     pipe.close()
             raise SandboxRefused(f"the sandbox ended with code {process.wait()}; see its stderr")
         ready = json.loads(line)
-        return cls(ready["url"], ready["admin"], process)
+        return cls(ready["url"], ready["admin"], process, smtp_url=ready["smtp"])
 
     @property
     def pid(self) -> int:
@@ -143,6 +157,10 @@ class Sandbox:
         name, _, mode = account.removeprefix("acct_").partition("/")
         return f"sk_{'live' if live or mode == 'live' else 'test'}_{name}"
 
+    def json_url(self, face: str) -> str:
+        """The address of one JSON API."""
+        return f"{self.url}/json/{face}"
+
     # ---- accounts
 
     def account(self, account: str) -> Json:
@@ -151,7 +169,8 @@ class Sandbox:
 
     def set_account(self, account: str, **settings: Any) -> Json:
         """Any field of `vendors.sandbox.ledger.Account`: clock_offset_s, honours_keys, livemode,
-        key_window_s (24 h), events_lag_s, search_lag_s, search_enabled, api_version, any_customer,
+        key_window_s (24 h), events_lag_s, search_lag_s, list_lag_s (of the JSON APIs),
+        search_enabled, api_version, any_customer,
         conflict_type, requests_per_s, webhook_retry_s, webhook_timeout_s."""
         return self._object("POST", "/account", account=account, **settings)
 
@@ -201,6 +220,10 @@ class Sandbox:
             "POST", "/endpoints", account=account, url=url, secrets=secrets, **fields
         )
         return str(added["id"])
+
+    def replace_endpoint(self, endpoint_id: str, by: str) -> None:
+        """Removes an endpoint; what waits for its address goes to that of the endpoint ``by``."""
+        self._call("DELETE", "/endpoints", id=endpoint_id, by=by)
 
     def endpoints(self, account: str | None = None) -> list[Json]:
         """Rows {id, account, url, ...} of the registered webhook endpoints."""

@@ -41,6 +41,16 @@ def register(
     return endpoint_id
 
 
+def replaced(ledger: Ledger, endpoint_id: str, by: str) -> None:
+    """The receiver has moved: what waits for its old address goes to the endpoint ``by``."""
+    ledger.run(
+        "update deliveries set url = (select url from endpoints where id = ?)"
+        " where state = 'waiting' and url = (select url from endpoints where id = ?)",
+        by, endpoint_id,
+    )  # fmt: skip
+    ledger.run("delete from endpoints where id = ?", endpoint_id)
+
+
 def create_endpoint(x: Execution, _: str) -> Json:
     p = x.params
     try:

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from vendors.sandbox.execution import Execution
 from vendors.sandbox.faults import Faults, WebhookFault
+from vendors.sandbox.json_webhooks import rendered
 from vendors.sandbox.ledger import Json, Ledger, Row, dumps, wall_s
 
 SKEW_S = 600.0
@@ -37,7 +38,7 @@ def publish(ledger: Ledger, faults: Faults, x: Execution) -> Hold | None:
             ledger.insert(x.account, "events", event, x.at, type=event["type"])
             for endpoint in hearing:
                 for _ in range(2 if "duplicate" in twists else 1):
-                    seq = _enqueue(ledger, x.account, event, endpoint, twists)
+                    seq = _enqueue(ledger, x, event, endpoint, twists)
                     waiting.append((seq, endpoint["url"], "reorder" in twists))
             if "before_answer" in twists and hearing:
                 limit_s = twists["before_answer"].after_s or HOLD_S
@@ -88,21 +89,21 @@ def _variants(ledger: Ledger, event: Json, twists: Twists) -> list[Json]:
     return variants
 
 
-def _enqueue(ledger: Ledger, account: str, event: Json, endpoint: Row, twists: Twists) -> int:
-    shown = event
+def _enqueue(ledger: Ledger, x: Execution, event: Json, endpoint: Row, twists: Twists) -> int:
+    shown = rendered(x.face, event) if x.face else event
     if endpoint["api_version"]:
         shown = {**event, "api_version": endpoint["api_version"]}
     body = json.dumps(shown, indent=2) if "pretty" in twists else dumps(shown)
     delay = twists.get("delay")
     return enqueue(
         ledger,
-        account,
+        x.account,
         event_id=event["id"],
         event_type=event["type"],
         url=endpoint["url"],
         secrets=json.loads(endpoint["secrets"]),
         body=body.encode(),
-        twist=_signing(twists),
+        twist=_signing(twists) | {"face": x.face},
         due_at=wall_s() + (delay.after_s if delay else 0.0),
         state="never" if "never" in twists else "waiting",
     )

@@ -46,6 +46,7 @@ class Execution:
     forced_status: str | None = None
     platform: str | None = None
     planted: bool = False
+    face: str = ""
     events: list[Json] = field(default_factory=list)
     at: float = 0.0
 

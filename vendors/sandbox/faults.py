@@ -13,6 +13,7 @@ A webhook row is {kind, account, type, after_s, first_tries, times}; all that ma
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, dataclass, field, fields
 from fnmatch import fnmatchcase
 from typing import Any, TypeVar
@@ -49,6 +50,8 @@ VENDOR_KINDS = {
     "version_changed_replay": "a replay comes in another API version and other bytes",
 }
 REQUEST_KINDS = TRANSPORT_KINDS | VENDOR_KINDS
+# A wished status of an object, and what the mail server's face answers to a step.
+_FREE_KIND = re.compile(r"status:|reply:(mail|rcpt|content):[2-5]\d\d$")
 WEBHOOK_KINDS = {
     "duplicate": "the same event is delivered twice",
     "reorder": "the events of one request are delivered last first",
@@ -82,8 +85,8 @@ class Fault:
     seq: int = 0
 
     def check(self) -> None:
-        if not self.kind.startswith("status:") and self.kind not in REQUEST_KINDS:
-            known = ", ".join([*REQUEST_KINDS, "status:<word>"])
+        if not _FREE_KIND.match(self.kind) and self.kind not in REQUEST_KINDS:
+            known = ", ".join([*REQUEST_KINDS, "status:<word>", "reply:<step>:<code>"])
             raise ValueError(f"kind: no such fault: {self.kind!r}; there are {known}")
         if self.lose not in ("reset", "hang", "close"):
             raise ValueError(f"lose: reset, hang or close, not {self.lose!r}")

@@ -10,6 +10,8 @@ from vendors.sandbox.arrivals import Arrival
 from vendors.sandbox.errors import Refusal
 from vendors.sandbox.execution import Execution
 from vendors.sandbox.faults import Fault, Faults, Picked
+from vendors.sandbox.json_face import face_of
+from vendors.sandbox.json_routes import BY_NAME as JSON_BY_NAME
 from vendors.sandbox.ledger import Json, Ledger, dumps, wall_s
 from vendors.sandbox.params import validate
 from vendors.sandbox.reads import expanded
@@ -21,7 +23,9 @@ def run_operation(a: Arrival, operation: Operation, x: Execution) -> Answer:
     """Validation, then execution; a Refusal of either is raised."""
     if operation.schema is not None:
         x.params = validate(operation.schema, x.params)
-    obj = expanded(x, operation.run(x, a.object_id))
+    obj = operation.run(x, a.object_id)
+    if not a.face:
+        obj = expanded(x, obj)
     return Answer(200, dumps(obj).encode(), a.headers())
 
 
@@ -43,7 +47,7 @@ def hold(
 
 def run_job(ledger: Ledger, faults: Faults, account: str, job: Json) -> Json:
     """Executes what was held; the answer's body, stored under the key if that still waits."""
-    operation = BY_NAME[job["operation"]]
+    operation = {**BY_NAME, **JSON_BY_NAME}[job["operation"]]
     headers = {"idempotency-key": job["key"] or "", "stripe-version": job["version"] or ""}
     request = Request(operation.method, operation.path, "", headers)
     settings = ledger.account(account)
@@ -74,7 +78,7 @@ def run_job(ledger: Ledger, faults: Faults, account: str, job: Json) -> Json:
 def _execute(ledger: Ledger, faults: Faults, a: Arrival, operation: Operation, job: Json) -> Answer:
     x = Execution(
         ledger, a.account, job["params"], job["request_id"], job["key"],
-        job["status_word"], job["platform"], job.get("planted", False),
+        job["status_word"], job["platform"], job.get("planted", False), face_of(operation.path),
     )  # fmt: skip
     ledger.savepoint()
     try:

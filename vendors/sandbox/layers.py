@@ -40,11 +40,19 @@ class Layers:
                 raise Refusal(
                     404, f"Unrecognized request URL ({a.request.method}: {a.request.path})."
                 )
-            if a.request.method == "POST" and a.key and a.settings.honours_keys:
+            if a.request.method == "POST" and a.key and self._honours(a):
                 return self._once_per_key(a, a.operation, a.key)
             return self._execute(a, a.operation, self._parse(a))[0]
         except Refusal as refusal:
             return a.error(refusal)
+
+    def _honours(self, a: Arrival) -> bool:
+        return a.settings.honours_keys
+
+    def _mismatch(self, row: Json) -> Refusal:  # noqa: ARG002
+        return Refusal(
+            400, "This key was first used with other parameters.", type="idempotency_error"
+        )
 
     def _authenticate(self, a: Arrival) -> None:
         if not a.account or a.faulty("unauthorized_401"):
@@ -112,9 +120,7 @@ class Layers:
                 type="idempotency_error",
             )  # fmt: skip
         if row["digest"] != digest:
-            raise Refusal(
-                400, "This key was first used with other parameters.", type="idempotency_error"
-            )
+            raise self._mismatch(row)
         if row["status"] is None:
             raise Refusal(
                 409, "Another request with this key is still being executed.",
@@ -122,8 +128,7 @@ class Layers:
             )  # fmt: skip
         headers = {
             **json.loads(row["headers"]),
-            "Date": a.headers()["Date"],
-            "Request-Id": a.id,
+            **{n: v for n, v in a.headers().items() if n == "Date" or n.endswith("Request-Id")},
             "Idempotent-Replayed": "true",
             "Original-Request": row["request_id"],
         }
@@ -161,7 +166,7 @@ class Layers:
         forced = a.status_word
         if a.faulty("stored_500_rolled_back"):
             forced = "canceled"
-        x = Execution(self._ledger, a.account, params, a.id, a.key, forced, a.platform)
+        x = Execution(self._ledger, a.account, params, a.id, a.key, forced, a.platform, face=a.face)
         self._ledger.savepoint()
         try:
             answer = run_operation(a, operation, x)

@@ -70,6 +70,7 @@ class Account:
     any_customer: bool = False
     events_lag_s: float = 0.0
     search_lag_s: float = 60.0
+    list_lag_s: float = 0.0
     search_enabled: bool = True
     api_version: str = "2026-10-28.endive"
     conflict_type: str = "idempotency_error"

@@ -8,6 +8,7 @@ import hmac
 import json
 from urllib.parse import urlsplit
 
+from vendors.sandbox.json_webhooks import signed
 from vendors.sandbox.ledger import Json, Ledger, Row, wall_s
 
 AT_ONCE = 32
@@ -20,7 +21,7 @@ def signature(secrets: list[str], body: bytes, timestamp: int) -> str:
     return ",".join([f"t={timestamp}", *(f"v1={mark}" for mark in marks)])
 
 
-async def post(url: str, body: bytes, header: str, timeout_s: float) -> int | None:
+async def post(url: str, body: bytes, headers: dict[str, str], timeout_s: float) -> int | None:
     """The status answered; None where there was none in time."""
     parts = urlsplit(url)
     try:
@@ -28,11 +29,11 @@ async def post(url: str, body: bytes, header: str, timeout_s: float) -> int | No
             reader, writer = await asyncio.open_connection(parts.hostname, parts.port or 80)
             try:
                 path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+                lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
                 head = (
                     f"POST {path} HTTP/1.1\r\nHost: {parts.netloc}\r\nUser-Agent: Stripe/1.0\r\n"
                     f"Content-Type: application/json; charset=utf-8\r\n"
-                    f"Content-Length: {len(body)}\r\nStripe-Signature: {header}\r\n"
-                    "Connection: close\r\n\r\n"
+                    f"Content-Length: {len(body)}\r\n{lines}Connection: close\r\n\r\n"
                 )
                 writer.write(head.encode() + body)
                 line = await reader.readline()
@@ -91,9 +92,9 @@ class Sender:
             twist: Json = json.loads(row["twist"] or "{}")
             first = twist.get("first_tries")
             if first is not None and row["tries"] >= first:
-                twist = {}
-            header = self._header(row, twist)
-            status = await post(row["url"], row["body"], header, settings.webhook_timeout_s)
+                twist = {"face": twist.get("face", "")}
+            headers = self._headers(row, twist)
+            status = await post(row["url"], row["body"], headers, settings.webhook_timeout_s)
             tries = row["tries"] + 1
             if status is not None and 200 <= status < 300:
                 state, due_at = "done", row["due_at"]
@@ -112,14 +113,16 @@ class Sender:
         async with self._tried:
             self._tried.notify_all()
 
-    def _header(self, row: Row, twist: Json) -> str:
+    def _headers(self, row: Row, twist: Json) -> dict[str, str]:
         secrets: list[str] = json.loads(row["secrets"])
         if twist.get("wrong_secret"):
             secrets = [secret + "-wrong" for secret in secrets]
         if twist.get("two_signatures"):
             secrets = [secrets[0] + "-rotated", *secrets]
         now = self._ledger.now(row["account"]) + twist.get("skew_s", 0.0)
-        return signature(secrets, row["body"], int(now))
+        if twist.get("face"):
+            return signed(twist["face"], secrets, row["event_id"], row["body"], int(now))
+        return {"Stripe-Signature": signature(secrets, row["body"], int(now))}
 
     async def delivered(self, event_ids: list[str], limit_s: float) -> None:
         """Returns when no delivery of these events is waiting any more, or after `limit_s`."""

@@ -11,9 +11,11 @@ from typing import Any
 
 from vendors.sandbox.arrivals import Arrival, Arrivals
 from vendors.sandbox.faults import Fault, Faults
+from vendors.sandbox.json_layers import JsonLayers
 from vendors.sandbox.later import run_job
 from vendors.sandbox.layers import Layers
 from vendors.sandbox.ledger import Json, Ledger, dumps, wall_s
+from vendors.sandbox.mail import deliver
 from vendors.sandbox.sender import Sender
 from vendors.sandbox.wire import Answer, Connection, Request
 
@@ -27,6 +29,7 @@ class Server:
         self.faults = faults
         self.arrivals = Arrivals(ledger, faults)
         self.layers = Layers(ledger, faults)
+        self.json_layers = JsonLayers(ledger, faults)
         self.sender = Sender(ledger)
         self.connections: set[Connection] = set()
         self._after_commit: list[Callable[[], object]] = []
@@ -89,7 +92,7 @@ class Server:
         if fault is not None and fault.kind in _UNEXECUTED:
             self._unexecuted(connection, arrival, fault)
             return
-        answer = self.layers.answer(arrival)
+        answer = self._answer(arrival)
         if arrival.hold is not None:
             self.commit_soon()
         if arrival.fault is not None:
@@ -103,6 +106,9 @@ class Server:
         else:
             self.arrivals.answered(arrival, answer)
             self.commit_soon(lambda: connection.send(answer))
+
+    def _answer(self, arrival: Arrival) -> Answer | None:
+        return (self.json_layers if arrival.face else self.layers).answer(arrival)
 
     def _unexecuted(self, connection: Connection, arrival: Arrival, fault: Fault) -> None:
         if fault.kind == "bad_gateway_before":
@@ -180,7 +186,7 @@ class Server:
         """The transport passes a request on by itself; nobody waits for the answer."""
         arrival = self.arrivals.arrive(request, origin="transport", attempt=attempt)
         assert arrival is not None
-        answer = self.layers.answer(arrival)
+        answer = self._answer(arrival)
         if answer is not None:
             self.arrivals.answered(arrival, answer)
 
@@ -193,9 +199,13 @@ class Server:
             "headers": request.headers, "body": base64.b64encode(request.body).decode(),
             "attempt": arrival.attempt,
         }  # fmt: skip
+        self.hold(arrival.account, "late_commit", after_s, job)
+
+    def hold(self, account: str, kind: str, after_s: float, job: Json) -> None:
+        """Keeps work for later."""
         self.ledger.run(
-            "insert into held (account, kind, due_at, job) values (?, 'late_commit', ?, ?)",
-            arrival.account, wall_s() + after_s, dumps(job),
+            "insert into held (account, kind, due_at, job) values (?, ?, ?, ?)",
+            account, kind, wall_s() + after_s, dumps(job),
         )  # fmt: skip
         self._held_changed.set()
 
@@ -238,6 +248,8 @@ class Server:
                 attempt = job.pop("attempt")
                 body = base64.b64decode(job.pop("body"))
                 self._again(Request(**job, body=body), attempt)
+            elif row["kind"] == "mail":
+                deliver(self.ledger, row["account"], job)
             else:
                 run_job(self.ledger, self.faults, row["account"], job)
         except Exception:

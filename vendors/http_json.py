@@ -1,0 +1,251 @@
+"""The adapter of every vendor that a recipe describes: one request under the intent's key, and
+reads that settle doubt. It knows no vendor; ``outbox.contracts.recipe`` says what it is told.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+from outbox.contract import Account, Call, Cutoff, VendorContract
+from outbox.contracts.keys import rendered
+from outbox.contracts.recipe import Recipe
+from outbox.fingerprint import canonical
+from outbox.outcomes import LookUp, Lost, NotSent, Outcome, Reading, Unreadable, WebhookFact
+from vendors import http_json_lookup, http_json_webhook
+from vendors.http_json_answers import outcome_of
+from vendors.http_json_lookup import Get, Query, Unread
+from vendors.http_json_reading import reading_of
+from vendors.watchdog import Watchdog
+from vendors.wire import Answer, Sessions, cause_of, exchange
+
+_FIXED = {"Accept": "application/json", "User-Agent": "outbox-resolve"}
+
+
+@dataclass(slots=True)
+class _Client:
+    """One account's connections. ``identity`` is the vendor's id of the account once it was asked
+    for, by one thread for all (``asking``)."""
+
+    credential: str = field(repr=False)
+    base_url: str
+    sessions: Sessions = field(repr=False)
+    identity: str = ""
+    may_not_ask: bool = False
+    asking: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+
+class HttpJsonVendor:
+    """One recipe's vendor. Safe to use from many threads; after a fork each process makes its own
+    connections (a pooled socket shared by two processes mixes up their answers)."""
+
+    def __init__(self, contract: VendorContract, *, connect_s: float, read_s: float) -> None:
+        self._contract = contract
+        self._recipe: Recipe = contract.recipe
+        self._timeout_s = (connect_s, read_s)
+        self._lock = threading.Lock()
+        self._clients: dict[str, _Client] = {}
+        self._pid = os.getpid()
+
+    @property
+    def contract(self) -> VendorContract:
+        """The data that this adapter keeps to."""
+        return self._contract
+
+    def perform(self, call: Call) -> Outcome:
+        """One request under the intent's key; never a second, whatever happens to it."""
+        assert len(call.key) == 32, "a call without its intent's key"
+        slot = call.key_slot or self._contract.key_slot
+        if slot is not None and slot.in_body and call.key_slot is None:
+            # Recorded before the recipe had a key: what is promised of keys is not true of it.
+            return NotSent("recorded_without_key", veto="recorded_without_key")
+        key = None
+        if slot is not None and not slot.in_body:
+            key = slot.at, rendered(call.key, slot.rendering)
+        try:
+            self._check_owner(call)
+        except Unread as unread:
+            return NotSent(unread.reason.removeprefix("no_answer:"), pause=unread.pause)
+        except Exception as error:
+            return NotSent(cause_of(error))
+        headers = self._headers(call.account, call.api_version) | dict([key] if key else [])
+        url = self._base_url(call.account) + call.path
+        failure: Exception | None = None
+        with exchange(call.method, urlsplit(url).path, call.cutoff, key) as wire:
+            try:
+                self._send(call, url, headers)
+            except Exception as error:
+                # A soft time limit of the worker may be what was raised.
+                failure = error
+            if not wire.began:
+                return NotSent(cause_of(failure) if failure else "nothing_sent")
+            if wire.answer is None:
+                return Lost(f"no_answer:{cause_of(failure)}" if failure else "no_answer")
+            try:
+                return outcome_of(self._contract, call, wire.answer)
+            except Exception as error:
+                return Lost(f"unreadable_answer:{type(error).__name__}")
+
+    def look_up(self, call: Call, since_epoch_s: int, until_epoch_s: int | None = None) -> LookUp:
+        """What the recipe's look-up shows of the intent; see ``http_json_lookup``."""
+        return self._looked(
+            call,
+            lambda get: http_json_lookup.look_up(
+                get, self._contract, call, since_epoch_s, until_epoch_s
+            ),
+        )
+
+    def retrieve(self, call: Call, receipt_id: str) -> LookUp:
+        """The one object, checked to be this intent's; ``Absent`` where it is not."""
+        return self._looked(
+            call, lambda get: http_json_lookup.retrieve(get, self._contract, call, receipt_id)
+        )
+
+    def read_webhook(
+        self, account: Account, headers: Mapping[str, str], body: bytes, now_epoch_s: int
+    ) -> list[WebhookFact]:
+        """Verified over the raw bytes, then parsed. Raises ``WebhookRefused``."""
+        assert self._recipe.webhook is not None, "a delivery of a vendor without webhooks"
+        signature = self._recipe.webhook.signature
+        http_json_webhook.verify(signature, account.webhook_secrets, headers, body, now_epoch_s)
+        return http_json_webhook.facts(self._recipe, body)
+
+    def reread_webhook(self, account: Account, body: bytes) -> list[WebhookFact]:  # noqa: ARG002
+        """Stored bytes that were verified at receipt."""
+        return http_json_webhook.facts(self._recipe, body)
+
+    def classify(
+        self,
+        operation: str,
+        document: Mapping[str, Any],
+        params: Mapping[str, Any],  # noqa: ARG002
+    ) -> Reading | None:
+        """The one reading of an object for an operation; None where it is no such object."""
+        return reading_of(self._recipe.operations[operation].receipt, document)
+
+    def whoami(self, account: Account) -> str | Unreadable:
+        """The vendor's own id of the account behind the credential, where the recipe says how to
+        ask."""
+        if self._recipe.whoami is None:
+            return Unreadable("the vendor's file has no [whoami]: set vendor_account")
+        try:
+            with Watchdog() as watchdog, watchdog.limit(sum(self._timeout_s)) as cutoff:
+                return self._identity(account, cutoff, self._contract.api_version)
+        except Unread as unread:
+            return Unreadable(unread.reason, unread.pause)
+        except Exception as error:
+            return Unreadable(f"unreadable:{type(error).__name__}")
+
+    def close(self) -> None:
+        """Drops pooled connections; they are made anew when needed."""
+        with self._lock:
+            clients, self._clients = list(self._clients.values()), {}
+        for client in clients:
+            client.sessions.close()
+
+    def _send(self, call: Call, url: str, headers: dict[str, str]) -> None:
+        body: bytes | None = None
+        if call.params or call.method != "delete":
+            # Canonical, as it was frozen and hashed: every send has the same bytes.
+            body = canonical(dict(call.params), "request").encode()
+            headers["Content-Type"] = "application/json"
+        sessions = self._client(call.account).sessions
+        sessions.request(
+            call.method.upper(), url, data=body, headers=headers, timeout=self._timeout_s
+        )
+
+    def _looked(self, call: Call, look: Callable[[Get], LookUp]) -> LookUp:
+        try:
+            self._check_owner(call)
+            return look(self._getter(call.account, call.cutoff, call.api_version))
+        except Unread as unread:
+            return Unreadable(unread.reason, unread.pause)
+        except Exception as error:
+            return Unreadable(f"unreadable:{type(error).__name__}")
+
+    def _getter(self, account: Account, cutoff: Cutoff, api_version: str) -> Get:
+        client, headers = self._client(account), self._headers(account, api_version)
+        base = self._base_url(account)
+
+        def get(path: str, query: Query) -> Answer:
+            url = base + path + (f"?{urlencode(query)}" if query else "")
+            with exchange("get", urlsplit(url).path, cutoff) as wire:
+                reason = ""
+                try:
+                    client.sessions.request("GET", url, headers=headers, timeout=self._timeout_s)
+                except Exception as error:
+                    reason = cause_of(error)
+                if wire.answer is None or wire.answer.body is None:
+                    raise Unread(f"no_answer:{reason}")
+                return wire.answer
+
+        return get
+
+    def _headers(self, account: Account, api_version: str) -> dict[str, str]:
+        said = self._recipe.headers.items()
+        headers = {name: value.replace("{api_version}", api_version) for name, value in said}
+        auth = self._recipe.auth
+        if auth is not None:
+            assert account.credential, "an account without its credential"
+            headers[auth.header] = (
+                _basic(account.credential)
+                if auth.basic
+                else auth.template.replace("{credential}", account.credential)
+            )
+        return {**_FIXED, **headers}
+
+    def _base_url(self, account: Account) -> str:
+        return http_json_lookup.base_url(self._recipe, account)
+
+    def _check_owner(self, call: Call) -> None:
+        """Raises ``Unread`` where the credential is of another account: a key that one account
+        knows is new to the other, and the other's lists are complete and prove nothing."""
+        account = call.account
+        client = self._client(account)
+        if self._recipe.whoami is None or not account.vendor_account or client.may_not_ask:
+            return
+        try:
+            identity = self._identity(account, call.cutoff, call.api_version)
+        except Unread as unread:
+            if unread.reason != "http_403":
+                raise
+            # A credential without the right to read its account: nothing speaks against it.
+            client.may_not_ask = True
+            return
+        if identity != account.vendor_account:
+            raise Unread("credential_of_other_account", pause=True)
+
+    def _identity(self, account: Account, cutoff: Cutoff, api_version: str) -> str:
+        client = self._client(account)
+        if client.identity:
+            return client.identity
+        with client.asking:
+            if not client.identity:
+                get = self._getter(account, cutoff, api_version)
+                client.identity = http_json_lookup.whose(get, self._recipe)
+        return client.identity
+
+    def _client(self, account: Account) -> _Client:
+        if os.getpid() != self._pid:
+            # A fork copied the pooled sockets, and perhaps a lock that nobody here will release.
+            self._pid, self._lock, self._clients = os.getpid(), threading.Lock(), {}
+        with self._lock:
+            known = self._clients.get(account.name)
+            if known is None or (known.credential, known.base_url) != (
+                account.credential,
+                account.base_url,
+            ):
+                sessions = Sessions(direct=bool(account.base_url))
+                known = _Client(account.credential, account.base_url, sessions)
+                self._clients[account.name] = known
+            return known
+
+
+def _basic(credential: str) -> str:
+    pair = credential if ":" in credential else f"{credential}:"
+    return "Basic " + base64.b64encode(pair.encode()).decode()
