@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from outbox.contracts import CONTRACTS
 from outbox.store.escalations import DOUBT_REASONS
-from resolvers.pagers import Detail, Page
+from resolvers.page import Detail, Page
 
 _SAID = {
     "ttl": "not settled within its time limit",
@@ -18,6 +19,7 @@ _SAID = {
     "worker_lost": "its workers were lost again and again",
     "lane_held": "others wait behind it in their lane",
     "unsendable": "it cannot be sent",
+    "predecessor": "it waits: what it was to repeat or replace may have landed",
     "contradiction": "two accounts of this write contradict each other",
     "paused": "sending is paused",
     "breaker": "the breaker is open",
@@ -27,7 +29,8 @@ _SAID = {
 }
 # The same write may be due twice, or the means to make it safe runs out.
 _WARNINGS = frozenset({"lane_held", "paused", "breaker", "freeze", "webhook_mismatch"})
-_ERRORS = frozenset({"ttl", "worker_lost", "unsendable", "clock"})
+_IN_DOUBT = frozenset({"in_flight", "unknown", "retryable"})
+_ERRORS = frozenset({"ttl", "worker_lost", "unsendable", "predecessor", "clock"})
 
 
 def page_of(row: Mapping[str, Any], environment: str) -> Page:
@@ -35,6 +38,9 @@ def page_of(row: Mapping[str, Any], environment: str) -> Page:
     detail: Mapping[str, Any] = row["detail"]
     reason = str(row["body"].get("reason", ""))
     command = f"outbox escalation show {row['escalation_id']}"
+    if str(row["holder"] or "").startswith("group:"):
+        place = f"{detail['vendor']}/{detail['account']}"
+        command = f"outbox escalation list --reason {reason} --account {place}"
     shown: dict[str, Detail] = {
         "first_command": command,
         "escalation": str(row["escalation_id"]),
@@ -43,9 +49,11 @@ def page_of(row: Mapping[str, Any], environment: str) -> Page:
         "environment": environment,
         "reason": reason,
         "outcome": _outcome(row),
+        "known": _known(row),
         "age": span(row["age_s"]),
         "window_left": span(row["window_left_s"]),
         **{name: _plain(detail.get(name)) for name in _NAMED},
+        "largest": _largest(detail),
         "waiting": row["waiting"],
         "found": in_words(detail) or None,
         "sample_escalations": ", ".join(detail.get("samples", [])) or None,
@@ -79,6 +87,30 @@ def _seen(found: Mapping[str, Any]) -> str:
     return f"{found.get('object')}: {', '.join(str(part) for part in said if part)}"
 
 
+def known(vendor: str, status: str, doubt: int) -> str | None:
+    """What is known of a write in doubt at a vendor that honours no key and cannot be read back;
+    None for any other."""
+    contract = CONTRACTS.get(vendor)
+    if contract is None or contract.honours_keys or contract.can_look_up:
+        return None
+    if status not in _IN_DOUBT or not doubt:
+        return None
+    sends = "it was not sent again" if doubt == 1 else f"{doubt} sends of it were not answered"
+    return f"it may have landed, it cannot be read back, {sends}"
+
+
+def _known(row: Mapping[str, Any]) -> str | None:
+    if row["status"] is None or row["body"].get("reason") not in DOUBT_REASONS:
+        return None
+    return known(str(row["detail"].get("vendor")), row["status"], row["doubt"])
+
+
+def _largest(detail: Mapping[str, Any]) -> str | None:
+    """The largest amounts of a group's questions."""
+    amounts = [f"{amount} {name}".strip() for name, amount in detail.get("largest", {}).items()]
+    return f"{', '.join(amounts)} (minor units)" if amounts else None
+
+
 def span(seconds: float | None) -> str | None:
     """A duration for a person: its two largest units."""
     if seconds is None:
@@ -103,6 +135,8 @@ def _summary(row: Mapping[str, Any], reason: str, detail: Mapping[str, Any], com
     if detail.get("amount_minor") is not None:
         amount = f"{detail['amount_minor']} {detail.get('currency') or ''} (minor units)"
         about.append(f"asked for {amount}" if found else amount)
+    if largest := _largest(detail):
+        about.append(f"largest {largest}")
     if row["age_s"] is not None:
         about.append(f"{span(row['age_s'])} old")
     if row["window_left_s"] is not None:
@@ -111,8 +145,10 @@ def _summary(row: Mapping[str, Any], reason: str, detail: Mapping[str, Any], com
     if row["waiting"] is not None:
         said += f", {row['waiting'] or 'no'} write{'s' * (row['waiting'] != 1)} waiting"
     outcome = _outcome(row)
-    head = f"{detail['count']} writes: " if detail.get("count") else ""
-    told = f"outcome {outcome}; " if outcome else ""
+    count = detail.get("count")
+    head = f"{count} write{'s' * (count != 1)}: " if count else ""
+    what = _known(row)
+    told = f"outcome {outcome}{f': {what}' * bool(what)}; " if outcome else ""
     # The command comes first: what is cut off at the end must not be what to do.
     return f"{head}{told}{said} [{reason}]. Type: {command}. " + ", ".join(about)
 
@@ -125,7 +161,7 @@ def _outcome(row: Mapping[str, Any]) -> str | None:
         return "unknown"  # contradicted: told as unknown until a person has ruled
     if row["status"] in ("pending", "awaiting_approval"):
         return "not sent yet"
-    return "unknown" if row["status"] in ("in_flight", "unknown", "retryable") else "settled since"
+    return "unknown" if row["status"] in _IN_DOUBT else "settled since"
 
 
 def _severity(reason: str) -> str:

@@ -6,18 +6,25 @@ goes to the next target, and after the last one it keeps going round at the long
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from outbox.settings import Settings
-from outbox.store import escalations, pages
+from outbox.store import escalations, page_groups, pages
 from outbox.store.connection import Store, Transaction
+from resolvers.grouping import SAMPLES, group
+from resolvers.page import Failed, Pager, Sent
+from resolvers.page_post import SEND_TIMEOUT_S
 from resolvers.page_text import page_of
-from resolvers.pagers import SEND_TIMEOUT_S, Failed, Pager, Sent
+from resolvers.pager_round import OneRound
 
 _LIMIT = 50
-_SAMPLES = 5
+# A round goes on for so many periods: its heartbeat is due by three.
+_PERIODS = 2
+# A target that forgets is told again in a quarter of its time: three posts may fail before it does.
+_KEEP_SHARE = 0.25
 # A page is held for as long as its sends may take, and a little.
 _SLACK_S = 10.0
 # Never quicker than this once every target has failed, whatever the policy's delays are.
@@ -32,20 +39,24 @@ def page_once(
     Any number of these may run at once. Raises ``Unreachable`` when the database is away: what
     was claimed is due again when its hold ends.
     """
-    named = {pager.name: pager for pager in pagers}
+    named: dict[str, Pager] = {pager.name: OneRound(pager) for pager in pagers}
+    give_up = time.monotonic() + _PERIODS * settings.policy.tick_page_s
     first = pagers[0].name if pagers else ""
     hold_s = SEND_TIMEOUT_S * max(1, len(pagers)) + _SLACK_S
-    restless = [pager.name for pager in pagers if not pager.repages]
+    kept = [pager.name for pager in pagers if pager.lasts_s is not None]
     with store.transaction() as tx:
-        if restless:
-            pages.repage(tx, pagers=restless, after_s=settings.policy.repage_s)
-        for holder in pages.emptied_groups(tx):
+        pages.one_sender(tx)
+        for holder in page_groups.emptied(tx):
             escalations.close_holder(tx, holder, by="paging", verdict="no question left in it")
+        if pagers:
+            pages.revive(tx, named=list(named), after_s=settings.policy.repage_s)
+        for pager in pagers:
+            _tell_again(tx, pager, settings.policy.repage_s)
     worked = 0
-    while worked < limit:
+    while worked < limit and (not worked or time.monotonic() < give_up):
         with store.transaction() as tx:
-            _gather(tx, settings)
-            rows = pages.claim(tx, first=first, limit=1, hold_s=hold_s)
+            group(tx, pagers, settings.policy)
+            rows = pages.claim(tx, first=first, limit=1, hold_s=hold_s, kept=kept)
         if not rows:
             break
         _work(store, named, settings, rows[0])
@@ -53,28 +64,22 @@ def page_once(
     return worked
 
 
-def _gather(tx: Transaction, settings: Settings) -> None:
-    """Many open questions about one cause are one page with a count."""
-    least = settings.policy.page_group_from
-    for group in pages.gathered(tx, least=least, samples=_SAMPLES):
-        escalations.open_for_holder(
-            tx,
-            group["holder"],
-            [group["reason"]],
-            {
-                "vendor": group["vendor"],
-                "account": group["account"],
-                "count": group["n"],
-                "samples": group["ids"],
-            },
-        )
+def _tell_again(tx: Transaction, pager: Pager, repage_s: float) -> None:
+    """An open question does not fall silent where nobody answers it."""
+    if pager.lasts_s is not None:
+        after_s = min(repage_s, pager.lasts_s * _KEEP_SHARE)
+        pages.repage(tx, pager=pager.name, after_s=after_s, silenced=True)
+    elif pager.repages:
+        pages.renew(tx, pager=pager.name, after_s=repage_s)
+    else:
+        pages.repage(tx, pager=pager.name, after_s=repage_s, silenced=False)
 
 
 def _work(
     store: Store, named: Mapping[str, Pager], settings: Settings, row: dict[str, Any]
 ) -> None:
     if not named:
-        _drop(store, row, "no pager")
+        _drop(store, row, pages.NO_PAGER, _Progress.of(row).maybe)
     elif row["action"] == "trigger":
         _trigger(store, named, settings, row)
     else:
@@ -95,7 +100,7 @@ def _trigger(
         _drop(store, row, "closed before it was sent", progress.maybe)
         return
     pager = named.get(progress.pager) or named[next(iter(named))]
-    answer = pager.send(page_of(row, settings.environment))
+    answer = pager.send(page_of(_counted(store, row), settings.environment))
     if isinstance(answer, Sent):
         with store.transaction() as tx:
             pages.sent(tx, row["id"], pager=pager.name, detail=answer.detail)
@@ -107,31 +112,50 @@ def _trigger(
     _again(store, row, after, answer.detail, in_s=max(after.wait_s, asked_s or 0.0))
 
 
+def _counted(store: Store, row: dict[str, Any]) -> dict[str, Any]:
+    """A group's page counts the questions that are open when it is sent: half of those of its
+    first page may be settled when it is told again."""
+    if not str(row["holder"] or "").startswith(page_groups.GROUP):
+        return row
+    with store.transaction() as tx:
+        found = page_groups.open_in_group(tx, row["escalation_id"], SAMPLES)
+    if not found.count:  # its last question is closed, and its resolve about to be written
+        return row
+    now = {"count": found.count, "samples": found.samples, "largest": found.largest}
+    return {**row, "detail": {**row["detail"], **now}}
+
+
 def _follow(
     store: Store, named: Mapping[str, Pager], settings: Settings, row: dict[str, Any]
 ) -> None:
     """Acknowledge and resolve go wherever the trigger went, or may have gone."""
+    progress = _Progress.of(row)
+    if row["action"] == "acknowledge" and not row["held"] and row["closed_at"] is None:
+        _drop(store, row, "what it was to tell has ended", progress.maybe)
+        return
     with store.transaction() as tx:
         targets = pages.targets_of(tx, row["dedup_key"])
     reachable = [named[name] for name in targets if name in named]
     if not reachable:
         _drop(store, row, "its target is no longer configured" if targets else "never shown")
         return
-    answers = [pager.send(page_of(row, settings.environment)) for pager in reachable]
-    failures = [a for a in answers if isinstance(a, Failed)]
-    passing = [a for a in failures if not a.final]
+    answers = [(pager.name, pager.send(page_of(row, settings.environment))) for pager in reachable]
+    failures = [(name, answer) for name, answer in answers if isinstance(answer, Failed)]
+    passing = [answer for _, answer in failures if not answer.final]
+    taken = tuple(name for name, answer in answers if isinstance(answer, Sent) or answer.maybe)
+    maybe = tuple(dict.fromkeys([*progress.maybe, *taken]))
     if passing:
-        progress = _Progress.of(row)
         tries = progress.tries + 1
         wait_s = _between_s(settings, tries)
-        after = _Progress(targets[0], tries, progress.rounds, progress.maybe, wait_s)
+        after = _Progress(targets[0], tries, progress.rounds, maybe, wait_s)
         asked_s = passing[0].retry_after_s or 0.0
         _again(store, row, after, passing[0].detail, in_s=max(wait_s, asked_s))
     elif len(failures) == len(answers):
-        _drop(store, row, failures[0].detail)
+        _drop(store, row, failures[0][1].detail, maybe)
     else:
         with store.transaction() as tx:
-            pages.sent(tx, row["id"], pager=targets[0], detail="; ".join(a.detail for a in answers))
+            detail = "; ".join(answer.detail for _, answer in answers)
+            pages.sent(tx, row["id"], pager=targets[0], detail=detail)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,39 +9,71 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from uuid import UUID
 
 from psycopg.types.json import Jsonb
 
 from outbox.store.connection import Transaction
 
 # The senders' own advisory lock, held for the length of one short transaction.
-_GATHER_LOCK = 0x6F757470
+_LOCK = 0x6F757470
+
+NO_PAGER = "no pager"
+IN_GROUP = "in "
 
 # A person has muted the question until a time, or is looking at it: the notice waits for that
 # time, it is not lost.
+UNHELD = "COALESCE(GREATEST(e.muted_until, e.acked_until) <= outbox.clock(), true)"
 _AUDIBLE = (
-    "(p.action <> 'trigger' OR e.closed_at IS NOT NULL "
-    "OR COALESCE(GREATEST(e.muted_until, e.acked_until) <= outbox.clock(), true))"
+    f"(p.action <> 'trigger' OR e.closed_at IS NOT NULL OR {UNHELD} "
+    "OR (p.sent_at IS NOT NULL AND p.pager = ANY(%(kept)s)))"
 )
 
+# Not to be shown any more: it waits for nothing.
+_OVER = (
+    "(p.action = 'trigger' AND (e.closed_at IS NOT NULL OR p.body->>'reason' <> ALL(e.reasons)))"
+)
 
-def claim(tx: Transaction, *, first: str, limit: int, hold_s: float) -> list[dict[str, Any]]:
+# The trigger that the page p follows: every one has a key of its own.
+_ITS_TRIGGER = (
+    "outbox.pages t WHERE t.escalation_id = p.escalation_id AND t.dedup_key = p.dedup_key "
+    "AND t.action = 'trigger'"
+)
+_MAY_BE_SHOWN = "(t.sent_at IS NOT NULL OR COALESCE(t.body->'maybe', '[]') <> '[]')"
+
+# Told once more: the target of before may show it still.
+_SHOWN_THERE = (
+    "p.body || jsonb_build_object('maybe', CASE WHEN p.body->'maybe' ? p.pager "
+    "THEN p.body->'maybe' ELSE COALESCE(p.body->'maybe', '[]') || to_jsonb(p.pager) END)"
+)
+_TOLD_AGAIN = f"state = 'due', due_at = outbox.clock(), attempts = 0, body = {_SHOWN_THERE}"
+
+
+def one_sender(tx: Transaction) -> None:
+    """Serialises the senders until this transaction ends: two of them judging the same questions
+    would page each twice, or close a group under the other's hands."""
+    tx.one("SELECT pg_advisory_xact_lock(%(lock)s)", {"lock": _LOCK})
+
+
+def claim(
+    tx: Transaction, *, first: str, limit: int, hold_s: float, kept: Sequence[str] = ()
+) -> list[dict[str, Any]]:
     """Due pages, held for ``hold_s``; a sender that dies leaves the page to the next, which sends
     the same dedup key and sees ``interrupted``. ``first`` is the target of a page that has none
-    yet, written before it is tried. A resolve waits until its trigger was sent (or dropped), a
-    trigger until its escalation is neither muted nor acknowledged. ``waiting`` counts the writes
-    that a closed switch holds now."""
+    yet, written before it is tried; without one, what follows a shown page is left alone. A resolve
+    waits until its trigger was sent (or dropped), a trigger until its escalation is neither muted
+    nor acknowledged (``held``), unless it only keeps alive what a target of ``kept`` shows already.
+    ``waiting`` counts the writes that a closed switch holds now."""
     return tx.all(
         f"""
         WITH d AS MATERIALIZED (
             SELECT p.id, p.claimed_until IS NOT NULL AS interrupted
             FROM outbox.pages p JOIN outbox.escalations e ON e.id = p.escalation_id
-            WHERE p.state = 'due' AND p.due_at <= outbox.clock()
+            WHERE p.state = 'due' AND (p.due_at <= outbox.clock() OR {_OVER})
             AND (p.claimed_until IS NULL OR p.claimed_until <= outbox.clock())
             AND {_AUDIBLE}
-            AND (p.action = 'trigger' OR NOT EXISTS (
-                SELECT FROM outbox.pages t WHERE t.dedup_key = p.dedup_key
-                AND t.action = 'trigger' AND t.state = 'due'))
+            AND (p.action = 'trigger' OR NOT EXISTS (SELECT FROM {_ITS_TRIGGER} AND (
+                t.state = 'due' OR (%(first)s = '' AND {_MAY_BE_SHOWN}))))
             ORDER BY p.due_at, p.id LIMIT %(limit)s FOR UPDATE OF p SKIP LOCKED
         )
         UPDATE outbox.pages p SET claimed_until = outbox.clock() + %(hold_s)s * INTERVAL '1 second',
@@ -50,7 +82,7 @@ def claim(tx: Transaction, *, first: str, limit: int, hold_s: float) -> list[dic
         WHERE p.id = d.id AND e.id = p.escalation_id
         RETURNING p.id, p.escalation_id, p.pager, p.dedup_key, p.action, p.body, p.attempts,
             d.interrupted, e.intent_id, e.holder, e.episode, e.reasons, e.detail, e.opened_at,
-            e.closed_at, i.status, i.doubt,
+            e.closed_at, NOT {UNHELD} AS held, i.status, i.doubt,
             (SELECT count(w.id) FROM outbox.switches s LEFT JOIN outbox.intents w
              ON w.status IN ('pending', 'retryable') AND w.settled_at IS NULL
              AND starts_with(w.gate, s.gate_prefix)
@@ -59,7 +91,7 @@ def claim(tx: Transaction, *, first: str, limit: int, hold_s: float) -> list[dic
             EXTRACT(EPOCH FROM i.window_ends_at - outbox.clock())::float8 AS window_left_s,
             EXTRACT(EPOCH FROM outbox.clock())::bigint AS at_epoch_s
         """,
-        {"first": first, "limit": limit, "hold_s": hold_s},
+        {"first": first, "limit": limit, "hold_s": hold_s, "kept": list(kept)},
     )
 
 
@@ -122,79 +154,86 @@ def targets_of(tx: Transaction, dedup_key: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*shown, *row["body"].get("maybe", [])]))
 
 
-def repage(tx: Transaction, *, pagers: list[str], after_s: float) -> int:
-    """Makes triggers due again whose question is still open ``after_s`` after they were shown,
-    unless a person has acknowledged or muted it. Only for targets without a policy of their own.
-    Returns how many."""
+def repage(tx: Transaction, *, pager: str, after_s: float, silenced: bool) -> int:
+    """Makes this target's triggers due again whose question is still open ``after_s`` after they
+    were shown; those that a person has acknowledged or muted only where ``silenced``. For targets
+    without a policy of their own, and for those that forget. Returns how many."""
+    held = "" if silenced else f"AND {UNHELD}"
     return tx.run(
-        "UPDATE outbox.pages p SET state = 'due', due_at = outbox.clock(), "
-        "body = p.body || jsonb_build_object('maybe', CASE WHEN p.body->'maybe' ? p.pager "
-        "THEN p.body->'maybe' ELSE COALESCE(p.body->'maybe', '[]') || to_jsonb(p.pager) END) "
-        "FROM outbox.escalations e WHERE e.id = p.escalation_id AND e.closed_at IS NULL "
+        f"UPDATE outbox.pages p SET {_TOLD_AGAIN} FROM outbox.escalations e "
+        "WHERE e.id = p.escalation_id AND e.closed_at IS NULL "
         "AND p.body->>'reason' = ANY(e.reasons) "
-        "AND p.state = 'sent' AND p.action = 'trigger' AND p.pager = ANY(%(pagers)s) "
-        "AND p.sent_at <= outbox.clock() - %(after_s)s * INTERVAL '1 second' "
-        "AND COALESCE(GREATEST(e.muted_until, e.acked_until) <= outbox.clock(), true)",
-        {"pagers": pagers, "after_s": after_s},
+        "AND p.state = 'sent' AND p.action = 'trigger' AND p.pager = %(pager)s "
+        f"AND p.sent_at <= outbox.clock() - %(after_s)s * INTERVAL '1 second' {held}",
+        {"pager": pager, "after_s": after_s},
     )
 
 
-def gathered(tx: Transaction, *, least: int, samples: int) -> list[dict[str, Any]]:
-    """Takes due, never tried triggers of intents out of single paging where ``least`` questions of
-    one (vendor, account, reason) are open, or a group of them already is. One row per group, with
-    the holder's name, the count of open questions and some of their ids.
+def tell_now(tx: Transaction, escalation_id: UUID, *, plain: Sequence[str]) -> int:
+    """Makes the question's newest trigger due again at once, where it was sent to a target of
+    ``plain``: one without a policy of its own, which tells a known key again. Returns how many."""
+    return tx.run(
+        f"UPDATE outbox.pages p SET {_TOLD_AGAIN} WHERE p.id = (SELECT max(t.id) "
+        "FROM outbox.pages t WHERE t.escalation_id = %(id)s AND t.action = 'trigger' "
+        "AND t.state IN ('due', 'sent')) AND p.state = 'sent' AND p.pager = ANY(%(plain)s)",
+        {"id": escalation_id, "plain": list(plain)},
+    )
 
-    The caller opens the holder's escalation in the same transaction. Senders are serialised
-    here: two of them gathering the same rows in two orders would deadlock.
-    """
-    tx.one("SELECT pg_advisory_xact_lock(%(lock)s)", {"lock": _GATHER_LOCK})
-    return tx.all(
-        """
-        WITH due AS (
-            SELECT DISTINCT i.vendor, i.account, p.body->>'reason' AS reason
-            FROM outbox.pages p JOIN outbox.escalations e ON e.id = p.escalation_id
-            JOIN outbox.intents i ON i.id = e.intent_id
-            WHERE p.state = 'due' AND p.action = 'trigger' AND p.attempts = 0
-            AND e.closed_at IS NULL
-        ), groups AS (
-            SELECT d.*, 'group:' || d.vendor || '/' || d.account || '/' || d.reason AS holder,
-                o.n, o.ids
-            FROM due d CROSS JOIN LATERAL (
-                SELECT count(*) AS n,
-                    (array_agg(e.id::text ORDER BY e.opened_at, e.id))[1:%(samples)s] AS ids
-                FROM outbox.escalations e JOIN outbox.intents i ON i.id = e.intent_id
-                WHERE e.closed_at IS NULL AND i.vendor = d.vendor AND i.account = d.account
-                AND d.reason = ANY(e.reasons)) o
-        ), grouped AS (
-            SELECT * FROM groups g WHERE n >= %(least)s OR EXISTS (
-                SELECT FROM outbox.escalations h
-                WHERE h.closed_at IS NULL AND h.holder = g.holder)
-        ), taken AS (
-            UPDATE outbox.pages p SET state = 'dropped', detail = 'in ' || g.holder
-            FROM grouped g, outbox.escalations e, outbox.intents i
-            WHERE e.id = p.escalation_id AND i.id = e.intent_id
-            AND i.vendor = g.vendor AND i.account = g.account AND p.body->>'reason' = g.reason
-            AND p.state = 'due' AND p.action = 'trigger' AND p.attempts = 0
-            AND e.closed_at IS NULL
-            AND COALESCE(GREATEST(e.muted_until, e.acked_until) <= outbox.clock(), true)
-            RETURNING g.holder
+
+def renew(tx: Transaction, *, pager: str, after_s: float) -> int:
+    """Writes a new trigger for each question that this target was told to rest about (or may have
+    been), where the acknowledgement or mute has ended here, ``after_s`` ago at the least, without
+    an answer. Under a key of its own: the target's policy rests while the old key is acknowledged,
+    and would tell nobody. Returns how many."""
+    return tx.run(
+        f"""
+        WITH ended AS (
+            SELECT DISTINCT ON (a.escalation_id, a.body->>'reason')
+                a.escalation_id, a.body->>'reason' AS reason
+            FROM outbox.escalations e JOIN outbox.pages a ON a.escalation_id = e.id
+            WHERE e.closed_at IS NULL AND a.body->>'reason' = ANY(e.reasons)
+            AND a.action = 'acknowledge' AND ((a.state = 'sent' AND a.pager = %(pager)s)
+                OR (a.state = 'dropped' AND a.body->'maybe' ? %(pager)s))
+            AND COALESCE(a.sent_at, a.due_at) <= outbox.clock() - %(after_s)s * INTERVAL '1 second'
+            AND {UNHELD}
+            AND NOT EXISTS (SELECT FROM outbox.pages t WHERE t.escalation_id = a.escalation_id
+                AND t.action = 'trigger' AND t.body->>'reason' = a.body->>'reason'
+                AND t.id > a.id)
         )
-        SELECT g.holder, g.vendor, g.account, g.reason, g.n, g.ids FROM grouped g
-        WHERE g.holder IN (SELECT holder FROM taken)
+        INSERT INTO outbox.pages
+            (escalation_id, pager, dedup_key, action, body, due_at, created_at)
+        SELECT escalation_id, '', 'outbox:' || escalation_id || ':' || reason || ':' || (
+                SELECT count(*) + 1 FROM outbox.pages t WHERE t.escalation_id = d.escalation_id
+                AND t.action = 'trigger' AND t.body->>'reason' = d.reason),
+            'trigger', jsonb_build_object('reason', reason, 'renewed', true),
+            outbox.clock(), outbox.clock()
+        FROM ended d ON CONFLICT DO NOTHING
         """,
-        {"least": least, "samples": samples},
+        {"pager": pager, "after_s": after_s},
     )
 
 
-def emptied_groups(tx: Transaction) -> list[str]:
-    """The holders of open groups none of whose questions is still open."""
-    rows = tx.all(
-        """
-        SELECT h.holder FROM outbox.escalations h
-        WHERE h.closed_at IS NULL AND starts_with(h.holder, 'group:') AND NOT EXISTS (
-            SELECT FROM outbox.escalations e JOIN outbox.intents i ON i.id = e.intent_id
-            WHERE e.closed_at IS NULL AND i.vendor = h.detail->>'vendor'
-            AND i.account = h.detail->>'account' AND e.reasons && h.reasons)
-        """
+def revive(tx: Transaction, *, named: Sequence[str], after_s: float) -> int:
+    """Makes the newest trigger of a question that is still open due again where nobody can hear of
+    it any more: there was no pager then, its group is gone, or it went, ``after_s`` ago at the
+    least, to a target that is none of ``named`` (so that two processes with two settings do not
+    tell each other's pages without end). Returns how many."""
+    return tx.run(
+        f"""
+        UPDATE outbox.pages p SET state = 'due', due_at = outbox.clock(), attempts = 0,
+            pager = '', sent_at = NULL, detail = '',
+            body = CASE WHEN p.state = 'sent' THEN {_SHOWN_THERE} ELSE p.body END
+        FROM outbox.escalations e
+        WHERE e.id = p.escalation_id AND e.closed_at IS NULL
+        AND p.action = 'trigger' AND p.body->>'reason' = ANY(e.reasons)
+        AND ((p.state = 'dropped' AND p.detail = %(no_pager)s)
+            OR (p.state = 'dropped' AND starts_with(p.detail, %(in_group)s) AND NOT EXISTS (
+                SELECT FROM outbox.escalations h WHERE h.closed_at IS NULL
+                AND h.holder = substr(p.detail, length(%(in_group)s) + 1)))
+            OR (p.state = 'sent' AND p.pager <> ALL(%(named)s)
+                AND p.sent_at <= outbox.clock() - %(after_s)s * INTERVAL '1 second'))
+        AND NOT EXISTS (SELECT FROM outbox.pages t WHERE t.escalation_id = p.escalation_id
+            AND t.action = 'trigger' AND t.body->>'reason' = p.body->>'reason' AND t.id > p.id)
+        """,
+        {"named": list(named), "after_s": after_s, "no_pager": NO_PAGER, "in_group": IN_GROUP},
     )
-    return [str(row["holder"]) for row in rows]

@@ -5,20 +5,29 @@ from __future__ import annotations
 import http.server
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+from outbox.settings import Settings
+from resolvers.page import Page, Pager, Sent
+from resolvers.pagers import parse
+
+KEYS = ("R0123456789abcdefghijklmnopqrstu", "S0123456789abcdefghijklmnopqrstu")
 
 
 @dataclass
 class Answer:
-    """One answer. ``drip_s``: a byte of the head each, for ever; ``drop``: no answer at all."""
+    """One answer. ``drip_s``: a byte of the head each, for ever; ``drop``: no answer at all;
+    ``hang``: none until the target ends."""
 
     status: int
     headers: dict[str, str] = field(default_factory=dict)
     drip_s: float = 0.0
     drop: bool = False
+    hang: bool = False
 
 
 @dataclass
@@ -33,7 +42,7 @@ class Target:
     stopping: threading.Event = field(default_factory=threading.Event)
 
     @property
-    def bodies(self) -> list[dict[str, Any]]:
+    def bodies(self) -> list[Any]:
         return [json.loads(body) for _, _, body in self.requests]
 
     @property
@@ -53,6 +62,10 @@ def page_target() -> Iterator[Target]:
                 found.before()
             answer = found.answers.pop(0) if found.answers else found.last
             if answer.drop:
+                self.close_connection = True
+                return
+            if answer.hang:
+                found.stopping.wait()
                 self.close_connection = True
                 return
             while answer.drip_s and not found.stopping.wait(answer.drip_s):
@@ -84,3 +97,38 @@ def page_target() -> Iterator[Target]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+def pagers_of(*targets: Target) -> tuple[Pager, ...]:
+    specs = (f"pagerduty:{key}@{target.url}" for key, target in zip(KEYS, targets, strict=False))
+    return parse(Settings(pagers=tuple(specs)))
+
+
+def file_pager(tmp_path: Path) -> tuple[tuple[Pager, ...], Callable[[], list[tuple[str, str]]]]:
+    """A pager without a policy of its own, and what it was told."""
+    path = tmp_path / "pages.jsonl"
+
+    def seen() -> list[tuple[str, str]]:
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [(page["action"], page["dedup_key"]) for page in map(json.loads, lines)]
+
+    return parse(Settings(pagers=(f"file:{path}",))), seen
+
+
+class Died(BaseException):
+    """The process ended here."""
+
+
+class DiesAfterSending:
+    """The target was told and its sender died before it could write that down."""
+
+    repages = True
+    lasts_s = None
+
+    def __init__(self, pager: Pager) -> None:
+        self.name = pager.name
+        self._pager = pager
+
+    def send(self, page: Page) -> Sent:
+        self._pager.send(page)
+        raise Died
