@@ -11,10 +11,15 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import InternalError, OperationalError, ProgrammingError
 from sqlalchemy.pool import NullPool
 
-from outbox.errors import Denied, Unreachable
+from outbox.errors import Denied, ReadOnly, Unreachable
+from outbox.store.connection import connect_args
+
+_READ_ONLY = "25006"
+# A table, function or other object of that name is there already.
+_TAKEN = ("42P07", "42723", "42710")
 
 
 def _scripts() -> Path:
@@ -32,7 +37,9 @@ def _config(buffer: io.StringIO | None = None) -> Config:
 
 
 def _run(database_url: str, action: str, revision: str) -> None:
-    engine = create_engine(database_url, poolclass=NullPool)
+    engine = create_engine(
+        database_url, poolclass=NullPool, connect_args=connect_args(database_url)
+    )
     config = _config()
     try:
         with engine.begin() as connection:
@@ -43,13 +50,29 @@ def _run(database_url: str, action: str, revision: str) -> None:
                 command.downgrade(config, revision)
     except OperationalError as error:
         raise Unreachable(f"DATABASE_URL: {error.orig}") from error
+    except ProgrammingError as error:
+        if getattr(error.orig, "sqlstate", None) not in _TAKEN:
+            raise
+        # A name, never a value: this statement only creates.
+        raise Denied(
+            "foreign_schema",
+            f"DATABASE_URL: its schema outbox is not of this product ({error.orig}): nothing was "
+            "changed; rename that schema, or use another database",
+        ) from error
+    except InternalError as error:
+        if getattr(error.orig, "sqlstate", None) != _READ_ONLY:
+            raise
+        raise ReadOnly(
+            "DATABASE_URL: a standby, or read-only by its settings: it must name the primary"
+        ) from error
 
 
 def upgrade(database_url: str, revision: str = "head") -> None:
     """Brings schema ``outbox`` to ``revision`` in one transaction; a second call does nothing.
 
     Does nothing either to what a newer release has only added to. Raises ``Denied`` for a
-    database that a newer major version has upgraded.
+    database that a newer major version has upgraded, and for a schema of that name that is
+    somebody else's.
     """
     found = current(database_url)
     if _only_adds(found):
@@ -116,7 +139,9 @@ def _numbers(revision: str) -> tuple[int, int]:
 
 def current(database_url: str) -> str | None:
     """The database's revision, None where the schema is missing. Raises ``Unreachable``."""
-    engine = create_engine(database_url, poolclass=NullPool)
+    engine = create_engine(
+        database_url, poolclass=NullPool, connect_args=connect_args(database_url)
+    )
     try:
         with engine.connect() as connection:
             context = MigrationContext.configure(

@@ -10,12 +10,15 @@ from contextlib import contextmanager
 from typing import Any, LiteralString
 
 import psycopg
+from psycopg import generators
 from psycopg.abc import RV, PQGen
 from psycopg.conninfo import conninfo_to_dict
+from psycopg.pq import ExecStatus
 from psycopg.rows import DictRow, dict_row
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
-from outbox.errors import Unreachable
+from outbox.codec import PLAIN, Codec
+from outbox.errors import Busy, ReadOnly, Unreachable
 from outbox.settings import Settings
 
 Params = Mapping[str, Any]
@@ -40,11 +43,20 @@ _CHECK_S = 1.0
 CONSUMERS_LOCK = 0x6F757462
 
 
-class Transaction:
-    """One short transaction. Rows are dictionaries."""
+# The connection is sound, and the next transaction may pass.
+_BUSY = (
+    psycopg.errors.LockNotAvailable,
+    psycopg.errors.QueryCanceled,
+    psycopg.errors.DeadlockDetected,
+)
 
-    def __init__(self, connection: psycopg.Connection[DictRow]) -> None:
+
+class Transaction:
+    """One short transaction. Rows are dictionaries. ``codec`` is how personal data is kept."""
+
+    def __init__(self, connection: psycopg.Connection[DictRow], codec: Codec = PLAIN) -> None:
         self.connection = connection
+        self.codec = codec
 
     def all(self, sql: LiteralString, params: Params | None = None) -> list[dict[str, Any]]:
         """Every row of a statement."""
@@ -57,6 +69,12 @@ class Transaction:
     def run(self, sql: LiteralString, params: Params | None = None) -> int:
         """Runs a statement and returns how many rows it touched."""
         return self.connection.execute(sql, params).rowcount
+
+    def hurry(self, lock_s: float) -> None:
+        """From here on a lock is waited for so long at the most; then ``Busy``."""
+        self.run(
+            "SELECT set_config('lock_timeout', %(ms)s::text, true)", {"ms": int(lock_s * 1000)}
+        )
 
 
 class _Connection(psycopg.Connection[DictRow]):
@@ -82,15 +100,8 @@ class Store:
 
     def __init__(self, settings: Settings, *, size: int = 4) -> None:
         self.settings = settings
-        timeouts = {
-            "statement_timeout": settings.statement_timeout_s,
-            "lock_timeout": settings.lock_timeout_s,
-            "idle_in_transaction_session_timeout": settings.idle_in_transaction_timeout_s,
-        }
-        options = " ".join(f"-c {name}={int(value * 1000)}" for name, value in timeouts.items())
-        # In UTC, whatever the server's zone: Python compares and adds times of one zone by their
-        # wall clock, and is an hour wrong on the night of a clock change.
-        options += " -c timezone=UTC"
+        self.codec = settings.codec
+        self._begin = _begin(settings)
         self._thread = threading.local()
         self._limit_s = settings.statement_timeout_s + _SLACK_S
         url = settings.require_database().replace("postgresql+psycopg", "postgresql", 1)
@@ -98,12 +109,11 @@ class Store:
             url,
             connection_class=_Connection,
             kwargs={
-                **noticing(url),
+                **connect_args(url),
                 "row_factory": dict_row,
-                "options": options,
-                # A transaction pooler hands the next statement to another server session.
-                "prepare_threshold": None,
                 "application_name": "outbox",
+                # Each transaction is begun by a statement of our own.
+                "autocommit": True,
             },
             min_size=0,
             max_size=size,
@@ -120,16 +130,21 @@ class Store:
         """A READ COMMITTED transaction: commits at the end, rolls back on an exception.
 
         Raises ``Unreachable`` when the database does not answer in its bounded time, for a
-        connection and for each statement; ``patience_s`` bounds the whole transaction.
+        connection and for each statement (``Busy`` where it is this transaction alone that could
+        not go on); ``patience_s`` bounds the whole transaction. Raises
+        ``ReadOnly`` on a standby, and where the database's settings allow no writes.
         """
         give_up_at = math.inf if patience_s is None else time.monotonic() + patience_s
         self._thread.give_up_at = give_up_at
         try:
             with self._pool.connection(timeout=patience_s) as connection:
                 connection.give_up_at = give_up_at
-                yield Transaction(connection)
+                self._open(connection)
+                yield Transaction(connection, self.codec)
         except (PoolTimeout, PoolClosed) as error:
             raise Unreachable(f"the database does not answer: {error}") from error
+        except _BUSY as error:
+            raise Busy(f"the database is busy: {_reason(error)}") from error
         except psycopg.OperationalError as error:
             raise Unreachable(f"the database connection failed: {_reason(error)}") from error
 
@@ -139,8 +154,24 @@ class Store:
 
     def _configure(self, connection: _Connection) -> None:
         connection.limit_s = self._limit_s
-        # Whatever the database's default is: what a statement waited for, the next one must see.
-        connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+
+    def _open(self, connection: _Connection) -> None:
+        # Without a cursor, which would cost more than the server does.
+        connection.pgconn.send_query(self._begin)
+        *_, last = connection.wait(generators.execute(connection.pgconn))
+        if last.status != ExecStatus.TUPLES_OK:
+            raise psycopg.errors.error_from_result(last)
+        if last.get_value(0, 0) != b"on":
+            return
+        asked = connection.execute("SELECT pg_is_in_recovery() AS standby").fetchone()
+        # The same name may lead to the primary by now.
+        connection.close()
+        raise ReadOnly(
+            "the database is a standby: DATABASE_URL must name the primary"
+            if asked and asked["standby"]
+            else "the database takes no writes: default_transaction_read_only is on for it or for "
+            "the role of DATABASE_URL"
+        )
 
     def _still_there(self, connection: _Connection) -> None:
         """Asks a connection that has rested whether the server is still there. One that was used a
@@ -152,11 +183,37 @@ class Store:
         connection.used_at = now
 
 
-def noticing(url: str) -> dict[str, int]:
-    """The connection options by which a host that vanished is noticed, but for those that the
-    address itself gives."""
+def _begin(settings: Settings) -> bytes:
+    """Begins a transaction, gives it its limits and asks whether it may write, in one round trip.
+
+    For the transaction and not for the session: a pooler hands each transaction to any server
+    session, refuses start-up options it does not know, and would lend our settings to others.
+    """
+    timeouts = {
+        "statement_timeout": settings.statement_timeout_s,
+        "lock_timeout": settings.lock_timeout_s,
+        "idle_in_transaction_session_timeout": settings.idle_in_transaction_timeout_s,
+    }
+    statements = (
+        # Whatever the database's default: what a statement waited for, the next one must see.
+        "BEGIN ISOLATION LEVEL READ COMMITTED",
+        *(f"SET LOCAL {name} = {int(value * 1000)}" for name, value in timeouts.items()),
+        # In UTC, whatever the server's zone: Python compares and adds times of one zone by their
+        # wall clock, and is an hour wrong on the night of a clock change.
+        "SET LOCAL timezone = 'UTC'",
+        # The one style that psycopg reads.
+        "SET LOCAL datestyle = 'ISO'",
+        "SHOW transaction_read_only",
+    )
+    return "; ".join(statements).encode()
+
+
+def connect_args(url: str) -> dict[str, int | None]:
+    """How our own sessions connect: no statement is prepared, and a host that vanished is noticed,
+    but for what the address itself says of that."""
     said = conninfo_to_dict(url.replace("postgresql+psycopg", "postgresql", 1))
-    return {name: value for name, value in _SILENCE.items() if name not in said}
+    # A transaction pooler hands the next statement to another server session.
+    return {"prepare_threshold": None} | {n: v for n, v in _SILENCE.items() if n not in said}
 
 
 def probe(settings: Settings, *, limit_s: int = 3) -> None:
