@@ -1,56 +1,55 @@
-"""Real servers for the tests: one pair per pytest process, one fresh database per test."""
+"""Real servers for the tests: one pair per pytest process, one fresh database per test, one vendor.
+
+They are the fixtures of the product's own pytest plugin (`outbox_pytest.py`), with Valkey beside.
+"""
 
 from __future__ import annotations
 
 import itertools
-import shutil
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
+from urllib.parse import urlsplit
 
-import psycopg
 import pytest
 import redis
 
+from vendors.sandbox.client import Sandbox
 from workers.servers import Servers, broker_url_of
 
-_MEMORY = Path("/dev/shm")
-_ROOM_BYTES = 2 << 30
 _numbers = itertools.count()
 
 
 @pytest.fixture(scope="session")
-def servers() -> Iterator[Servers]:
-    """Kept in memory where there is room: a new database then costs 10 ms instead of 300."""
-    with pytest.MonkeyPatch.context() as patch:
-        if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _ROOM_BYTES:
-            patch.setattr(tempfile, "tempdir", str(_MEMORY))
-        started = Servers.start(postgres_settings={"fsync": "off", "max_connections": "200"})
-    with started:
+def outbox_servers() -> Iterator[Servers]:
+    """As the plugin's, and Valkey."""
+    # Imported here: tests that need no database shall not depend on all of the product.
+    from workers.testing import open_servers
+
+    with open_servers(valkey=True) as started:
         yield started
 
 
 @pytest.fixture(scope="session")
-def _template(servers: Servers) -> str:
-    """The name of a migrated database that nobody connects to."""
-    # Imported here: tests that need no database shall not depend on the schema.
-    from outbox.schema import upgrade
+def servers(outbox_servers: Servers) -> Servers:
+    """The pair of this pytest process."""
+    return outbox_servers
 
-    with _administrator(servers) as connection:
-        connection.execute("CREATE DATABASE template_outbox")
-    upgrade(_url(servers, "template_outbox"))
-    return "template_outbox"
+
+@pytest.fixture(scope="session")
+def _template(outbox_template: str) -> str:
+    """The name of a migrated database that nobody connects to."""
+    return urlsplit(outbox_template).path[1:]
 
 
 @pytest.fixture
-def database(servers: Servers, _template: str) -> Iterator[str]:
+def database(outbox_database_url: str) -> str:
     """The SQLAlchemy URL of a migrated database of this test's own."""
-    name = f"test_{next(_numbers)}"
-    with _administrator(servers) as connection:
-        connection.execute(f"CREATE DATABASE {name} TEMPLATE {_template} STRATEGY file_copy")
-    yield _url(servers, name)
-    with _administrator(servers) as connection:
-        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    return outbox_database_url
+
+
+@pytest.fixture(scope="session")
+def sandbox(outbox_sandbox: Sandbox) -> Sandbox:
+    """The vendor of this pytest process; each test has an account of its own in it."""
+    return outbox_sandbox
 
 
 @pytest.fixture
@@ -66,12 +65,3 @@ def redis_url(servers: Servers) -> str:
 def broker_url(redis_url: str) -> str:
     """Celery's URL of the database that `redis_url` names."""
     return broker_url_of(redis_url)
-
-
-def _url(servers: Servers, name: str) -> str:
-    return servers.database_url.replace("@/postgres?", f"@/{name}?")
-
-
-def _administrator(servers: Servers) -> psycopg.Connection[tuple[object, ...]]:
-    url = servers.database_url.replace("+psycopg", "")
-    return psycopg.connect(url, autocommit=True)

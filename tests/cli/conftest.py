@@ -1,4 +1,4 @@
-"""One sandbox process for the command line's tests; each test has a desk of its own."""
+"""The command line's tests: each has a desk of its own."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from vendors.sandbox.client import Sandbox
 
 
 @pytest.fixture(scope="session")
-def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    with Sandbox.start(tmp_path_factory.mktemp("sandbox") / "vendor.sqlite") as started:
-        yield started
+def sandbox(outbox_sandbox: Sandbox) -> Sandbox:
+    """The vendor; named here too for the tests elsewhere that take the desk from here."""
+    return outbox_sandbox
 
 
 @pytest.fixture

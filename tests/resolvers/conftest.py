@@ -1,4 +1,4 @@
-"""One sandbox process for the resolvers' tests; each test has its own account in it."""
+"""The resolvers' tests: a floor whose time passes where the test says so."""
 
 from __future__ import annotations
 
@@ -8,12 +8,6 @@ import pytest
 
 from tests.workers.floor import PRODUCTION, Floor, open_floor
 from vendors.sandbox.client import Sandbox
-
-
-@pytest.fixture(scope="session")
-def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    with Sandbox.start(tmp_path_factory.mktemp("resolvers") / "vendor.sqlite") as started:
-        yield started
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""One sandbox process for the tests of the consuming side; each test has its own account in it."""
+"""The tests of the consuming side: a floor that waits little."""
 
 from __future__ import annotations
 
@@ -8,12 +8,6 @@ import pytest
 
 from tests.workers.floor import Floor, open_floor
 from vendors.sandbox.client import Sandbox
-
-
-@pytest.fixture(scope="session")
-def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    with Sandbox.start(tmp_path_factory.mktemp("floor") / "vendor.sqlite") as started:
-        yield started
 
 
 @pytest.fixture

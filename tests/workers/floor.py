@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -16,24 +15,26 @@ from typing import Any, Literal
 from uuid import UUID
 
 import psycopg
-from psycopg.rows import dict_row
 
 from outbox import Outbox, Scope, Settings, WriteTool
 from outbox.contract import Vendor
 from outbox.doorbell import Doorbell
 from outbox.errors import Unreachable
 from outbox.store.connection import Store
-from outbox.testing import Clock, settable_clock
+from outbox.testing import Clock
 from resolvers import escalating, joining, sweeping
 from resolvers.directory import Directory
-from resolvers.identifying import identify
 from resolvers.looking import Looker
+from tests.statements import Statements
 from vendors.registry import build
 from vendors.sandbox.client import Sandbox
+from workers import testing
 from workers.sender import Sender
+from workers.testing import WEBHOOK_SECRET, OutboxBox, open_box
 
 WAIT_S = 30.0
-SECRET = "whsec_of_the_floor"
+SECRET = WEBHOOK_SECRET
+new_account = testing.new_account
 CHARGE = WriteTool(
     "charge_invoice",
     vendor="stripe",
@@ -89,19 +90,15 @@ def wait_until(holds: Callable[[], object], limit_s: float = WAIT_S) -> None:
         threading.Event().wait(0.02)
 
 
-def new_account() -> str:
-    """A vendor account that no other test uses, in any process."""
-    return f"f{os.getpid()}x{next(_numbers)}"
-
-
 def query(
     database: str, statement: str, params: Mapping[str, Any] | None = None
 ) -> list[dict[str, Any]]:
     """Runs a statement of the test's own, over a connection of its own."""
-    url = database.replace("+psycopg", "")
-    with psycopg.connect(url, autocommit=True, row_factory=dict_row) as connection:
-        cursor = connection.execute(statement.encode(), params)
-        return list(cursor.fetchall()) if cursor.description else []
+    statements = Statements(database)
+    try:
+        return statements(statement, params)
+    finally:
+        statements.close()
 
 
 def enqueue(
@@ -134,17 +131,24 @@ def enqueue(
 
 @dataclass
 class Floor:
-    settings: Settings
-    sandbox: Sandbox
-    account: str
-    clock: Clock
-    store: Store
-    directory: Directory = field(repr=False)
+    """What a test of the consuming side needs beyond a box: many senders, single jobs, and reads of
+    every table."""
+
+    box: OutboxBox
+    statements: Statements = field(repr=False)
     told_to_stop: threading.Event = field(default_factory=threading.Event)
     senders: list[Sender] = field(default_factory=list)
     lookers: list[Looker] = field(default_factory=list)
     # What a test provokes on purpose: checks of the oracle that may have failed at its end.
     provoked: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.settings: Settings = self.box.settings
+        self.sandbox: Sandbox = self.box.sandbox
+        self.account: str = self.box.account
+        self.clock: Clock = self.box.clock
+        self.store: Store = self.box.store
+        self.directory: Directory = self.box.directory
 
     @cached_property
     def sender(self) -> Sender:
@@ -230,9 +234,8 @@ class Floor:
         wait_until(settled, limit_s)
 
     def advance(self, seconds: float) -> None:
-        """Time passes for the database and for the vendor."""
-        self.clock.advance(seconds)
-        self.sandbox.set_account(self.account, clock_offset_s=self.clock.offset)
+        """Time passes for the database and for the vendor, or goes back."""
+        self.sandbox.set_account(self.account, clock_offset_s=self.clock.advance(seconds))
 
     def jump(self, intent_id: UUID) -> float:
         """Time passes until the row is due; returns how much."""
@@ -269,7 +272,7 @@ class Floor:
 
     def sql(self, statement: str, params: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
         """Runs a statement of the test's own."""
-        return query(self.settings.database_url, statement, params)
+        return self.statements(statement, params)
 
     def row(self, intent_id: UUID) -> dict[str, Any]:
         """The intent as the database has it."""
@@ -340,28 +343,16 @@ def open_floor(
 ) -> Iterator[Floor]:
     """A floor over a migrated database and an account of its own. ``vendor`` may wrap the
     adapter; ``more`` are further settings by name."""
-    account = new_account()
-    sandbox.set_account(account, any_customer=True)
-    settings = Settings.from_env(
-        {
-            "DATABASE_URL": database,
-            "STRIPE_API_KEY": sandbox.api_key(account),
-            "STRIPE_API_BASE": sandbox.url,
-            "STRIPE_WEBHOOK_SECRET": SECRET,
-            **env,
-            **more,
-        }
-    )
-    clock = settable_clock(database)
-    policy = settings.policy
-    built = build("stripe", connect_s=policy.connect_s, read_s=policy.call_deadline_s)
-    directory = Directory(settings, {"stripe": vendor(built)})
-    store = Store(settings, size=pool)
-    assert list(identify(store, directory)) == []
-    floor = Floor(settings, sandbox, account, clock, store, directory)
-    with contextlib.ExitStack() as closing:
-        for part in (store, built):
-            closing.callback(part.close)
+
+    def directory_of(settings: Settings) -> Directory:
+        policy = settings.policy
+        built = build("stripe", connect_s=policy.connect_s, read_s=policy.call_deadline_s)
+        return Directory(settings, {"stripe": vendor(built)})
+
+    with open_box(
+        database, sandbox, {**env, **more}, directory_of=directory_of, connections=pool
+    ) as box:
+        floor = Floor(box, Statements(database))
         try:
             yield floor
         finally:
@@ -369,5 +360,6 @@ def open_floor(
                 sender.close()
             for looker in floor.lookers:
                 looker.close()
+            floor.statements.close()
     # Whatever a test did, the wire must show no broken promise.
     assert [v for v in floor.violations() if v["check"] not in floor.provoked] == []
