@@ -7,6 +7,8 @@ told beside the problems and do not make the system unhealthy.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from outbox import schema
@@ -21,8 +23,19 @@ _LEAST_AGE_S = 5.0
 _PERIODS = 3
 # How long a due row, a stored webhook or a page may wait while everything is alive.
 _WAIT_S = 120.0
+# A consumer may well run once an hour.
+_UNTAKEN_S = 2 * 3600.0
 # A transaction this old slows every queue in its database down, ours too.
 _SNAPSHOT_S = 900.0
+
+
+@cache
+def release() -> str:
+    """The release of this process, which its heartbeats carry; empty where it is not installed."""
+    try:
+        return version("outbox-resolve")
+    except PackageNotFoundError:
+        return ""
 
 
 def periods_s(policy: Policy) -> dict[str, float]:
@@ -107,6 +120,7 @@ def _waiting(gauges: Mapping[str, Any]) -> Iterator[str]:
         ("oldest_due_s", "sends: a due intent has waited for"),
         ("oldest_webhook_s", "webhooks: a stored event has waited for"),
         ("oldest_page_s", "pages: a page has not gone out for"),
+        ("oldest_failing_s", "results: a consumer fails at one that has waited for"),
     ):
         if gauges[name] is not None and gauges[name] > _WAIT_S:
             yield f"{said} {gauges[name]:.0f} s"
@@ -123,5 +137,8 @@ def _notices(found: Mapping[str, Any]) -> Iterator[str]:
             f"vacuum: a transaction has been open for {snapshot_s:.0f} s and keeps "
             f"{found['gauges']['dead_rows']} dead rows of outbox.intents"
         )
+    undelivered_s = found["gauges"]["oldest_undelivered_s"]
+    if undelivered_s is not None and undelivered_s > _UNTAKEN_S:
+        yield f"results: a consumer has not taken one for {undelivered_s:.0f} s"
     for switch in found["switches"]:
         yield f"switches: {switch['holder']} is closed ({switch['kind']}): {switch['reason']}"

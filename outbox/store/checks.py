@@ -2,100 +2,171 @@
 
 from __future__ import annotations
 
-from typing import Any, LiteralString
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
-from outbox.store.connection import Transaction
+from psycopg import errors
+
+from outbox.codec import readable
+from outbox.contract import Account
+from outbox.store.connection import Params, Transaction
+from outbox.store.intents import COLUMNS, Intent, as_intent
+from outbox.store.invariants import NEWEST, Invariant
+from outbox.store.invariants_beside import GUARDS, STANDING
+from outbox.store.overdue import ASKS, CLOSED_BY, WAITS
 
 SAMPLES = 10
 
-# Rules that a constraint also holds, asked again (a constraint can be dropped), and those that
-# none can express. Each names the rows that break it.
-_RULES: dict[str, LiteralString] = {
-    "status_against_sent": """
-        SELECT id::text AS id FROM outbox.intents
-        WHERE (first_sent_at IS NOT NULL
-            AND status IN ('awaiting_approval', 'pending', 'cancelled'))
-        OR (first_sent_at IS NULL AND status IN ('in_flight', 'unknown', 'retryable'))""",
-    "lease_against_status": """
-        SELECT id::text AS id FROM outbox.intents
-        WHERE (status = 'in_flight') <> (lease_token IS NOT NULL)
-        OR (lease_token IS NULL) <> (lease_until IS NULL)""",
-    "landed_without_receipt": """
-        SELECT id::text AS id FROM outbox.intents
-        WHERE status = 'succeeded' AND receipt_id IS NULL""",
-    "receipt_before_settlement": """
-        SELECT id::text AS id FROM outbox.intents
-        WHERE receipt_id IS NOT NULL AND status NOT IN ('succeeded', 'failed_poison')""",
-    "settled_without_time": """
-        SELECT id::text AS id FROM outbox.intents
-        WHERE (settled_at IS NOT NULL)
-            <> (status IN ('succeeded', 'failed_poison', 'cancelled'))""",
-    "unsettled_without_request": """
-        SELECT id::text AS id FROM outbox.intents WHERE settled_at IS NULL AND request IS NULL""",
-    "doubt_without_send": """
-        SELECT id::text AS id FROM outbox.intents
-        WHERE doubt < 0 OR (doubt > 0 AND first_sent_at IS NULL AND status <> 'succeeded')""",
-    "request_not_as_hashed": """
-        SELECT id::text AS id FROM outbox.intents WHERE settled_at IS NULL
-        AND request_sha256 <> sha256(convert_to(request, 'UTF8'))""",
-    "two_in_flight_in_a_lane": """
-        SELECT lane AS id FROM outbox.intents WHERE lane IS NOT NULL AND status = 'in_flight'
-        GROUP BY lane HAVING count(*) > 1""",
-    "sent_after_its_window": """
-        SELECT DISTINCT i.id::text AS id FROM outbox.attempts a
-        JOIN outbox.intents i ON i.id = a.intent_id
-        WHERE a.started_at > i.window_ends_at AND a.outcome <> 'not_sent'""",
-    "settled_without_settlement": """
-        SELECT i.id::text AS id FROM outbox.intents i WHERE i.settled_at IS NOT NULL
-        AND NOT EXISTS (SELECT FROM outbox.settlements s WHERE s.intent_id = i.id)""",
-    "settlement_without_delivery": """
-        SELECT s.id::text AS id FROM outbox.settlements s CROSS JOIN outbox.consumers c
-        WHERE NOT EXISTS (SELECT FROM outbox.deliveries d
-            WHERE d.consumer = c.name AND d.settlement_id = s.id)""",
-    "contradiction_without_escalation": """
-        SELECT i.id::text AS id FROM outbox.intents i WHERE i.contradicted_at IS NOT NULL
-        AND NOT EXISTS (SELECT FROM outbox.escalations e
-            WHERE e.intent_id = i.id AND e.closed_at IS NULL)""",
-    "two_intents_with_one_receipt": """
-        SELECT i.receipt_id AS id FROM outbox.intents i WHERE i.status = 'succeeded'
-        AND i.operation = ANY(%(marked)s) AND i.receipt_id NOT LIKE 'verdict:%%'
-        GROUP BY i.vendor, i.account, i.receipt_id HAVING count(*) > 1""",
-    "lease_long_expired": """
-        SELECT id::text AS id FROM outbox.intents WHERE status = 'in_flight'
-        AND lease_until < outbox.clock() - 2 * %(tick_expire_s)s * INTERVAL '1 second'""",
-    "overdue_without_escalation": """
-        SELECT i.id::text AS id FROM outbox.intents i WHERE i.settled_at IS NULL
-        AND LEAST(i.ttl_at, i.window_ends_at)
-            < outbox.clock() - 2 * %(tick_escalate_s)s * INTERVAL '1 second'
-        AND NOT EXISTS (SELECT FROM outbox.escalations e
-            WHERE e.intent_id = i.id AND e.closed_at IS NULL)
-        AND NOT (i.status = 'pending' AND EXISTS (SELECT FROM outbox.switches s
-            JOIN outbox.escalations e ON e.holder = s.holder AND e.closed_at IS NULL
-            WHERE starts_with(i.gate, s.gate_prefix)))
-        AND NOT (i.lane IS NOT NULL AND EXISTS (SELECT FROM outbox.intents h
-            JOIN outbox.escalations e ON e.intent_id = h.id AND e.closed_at IS NULL
-            WHERE h.lane = i.lane AND h.settled_at IS NULL AND h.seq < i.seq))""",
-    "page_not_going_out": """
-        SELECT escalation_id::text AS id FROM outbox.pages
-        WHERE state = 'failed' OR (state = 'due' AND attempts >= %(page_tries)s)
-        GROUP BY escalation_id""",
-    "webhook_ours_and_not_joined": """
-        SELECT id::text AS id FROM outbox.webhook_inbox
-        WHERE state = 'parked' AND due_at IS NULL""",
-}
+# How many of the newest intents have their key made again from their columns.
+NEWEST_KEYS = 5_000
+# How many sealed requests are opened.
+SEALED = 1_000
+# Heartbeats of that age are of processes that run.
+_ALIVE_S = 120.0
 
 
-def broken_rules(tx: Transaction, **params: Any) -> dict[str, tuple[int, list[str]]]:
-    """For each rule that something breaks: how many rows do, and the first of them."""
-    found = {}
-    for name, sql in _RULES.items():
-        row = tx.one(
-            f"SELECT count(*) AS n, (array_agg(id ORDER BY id))[1:{SAMPLES}] AS ids FROM ({sql}) r",
-            params,
+class NotChecked(Exception):
+    """A question that the database did not answer; the others can still be asked."""
+
+
+@contextmanager
+def bounded(tx: Transaction) -> Iterator[None]:
+    """One question of many. Raises ``NotChecked`` where the statement's time ran out, a lock was in
+    the way or the role may not read that; the transaction stays usable."""
+    try:
+        with tx.connection.transaction():
+            yield
+    except errors.QueryCanceled:
+        raise NotChecked("no answer in time") from None
+    except errors.LockNotAvailable:
+        raise NotChecked("a lock is in the way") from None
+    except errors.InsufficientPrivilege as error:
+        raise NotChecked(f"the role may not: {error.diag.message_primary}") from None
+
+
+def read_only(tx: Transaction) -> None:
+    """No statement of this transaction can write."""
+    tx.run("SET TRANSACTION READ ONLY")
+
+
+def broken(tx: Transaction, invariant: Invariant, params: Params) -> tuple[int, list[str]]:
+    """How many rows break an invariant, and the first of them."""
+    row = tx.one(
+        f"SELECT count(*) AS n, (array_agg(id ORDER BY id))[1:{SAMPLES}] AS ids "
+        f"FROM ({invariant.broken}) r",
+        params,
+    )
+    assert row is not None
+    return int(row["n"]), list(row["ids"] or ())
+
+
+def missing_guards(tx: Transaction) -> list[str]:
+    """Constraints, unique indexes and triggers that are gone, not valid, or switched off."""
+    standing = {row["name"] for row in tx.all(STANDING)}
+    return [name for name in GUARDS if name not in standing]
+
+
+def newest_keys(tx: Transaction) -> list[dict[str, Any]]:
+    """What the keys of the newest intents were made of, and what became of it."""
+    return tx.all(
+        "SELECT id, key, fingerprint, fingerprint_version, identity, tenant, vendor, account, "
+        "tool, once_per, run_id, epoch, occurrence, supersedes FROM outbox.intents "
+        f"ORDER BY seq DESC LIMIT {NEWEST_KEYS}"
+    )
+
+
+def sealed_requests(tx: Transaction) -> list[Intent]:
+    """Unsettled intents whose request is sealed by a key of this process, up to a number."""
+    rows = tx.all(
+        f"SELECT {COLUMNS} FROM outbox.intents WHERE settled_at IS NULL "
+        f"AND request_codec <> 'plain' AND request_codec = ANY(%(codecs)s) LIMIT {SEALED}",
+        {"codecs": readable(tx.codec)},
+    )
+    return [as_intent(row, tx.codec) for row in rows]
+
+
+def frozen_otherwise(tx: Transaction, vendor: str, account: Account) -> tuple[int, list[str]]:
+    """Unsettled intents that were first claimed for another mode, or another account, than the
+    name stands for here."""
+    row = tx.one(
+        f"SELECT count(*) AS n, (array_agg(id::text ORDER BY id))[1:{SAMPLES}] AS ids "
+        "FROM outbox.intents WHERE settled_at IS NULL AND vendor = %(vendor)s "
+        "AND account = %(account)s AND (mode <> %(mode)s OR (%(owner)s <> '' "
+        "AND vendor_account <> %(owner)s))",
+        {
+            "vendor": vendor,
+            "account": account.name,
+            "mode": account.mode,
+            "owner": account.vendor_account,
+        },
+    )
+    assert row is not None
+    return int(row["n"]), list(row["ids"] or ())
+
+
+def releases(tx: Transaction) -> dict[str, list[str]]:
+    """The releases of the processes that beat a moment ago, each with their names."""
+    rows = tx.all(
+        "SELECT COALESCE(detail->>'release', '') AS release, "
+        "array_agg(DISTINCT instance ORDER BY instance) AS instances FROM outbox.heartbeats "
+        "WHERE role <> 'timeline' AND at > outbox.clock() - %(alive_s)s * INTERVAL '1 second' "
+        "GROUP BY 1 ORDER BY 1",
+        {"alive_s": _ALIVE_S},
+    )
+    return {row["release"]: list(row["instances"]) for row in rows}
+
+
+def heartbeats_ahead(tx: Transaction, step_s: float) -> list[str]:
+    """Heartbeats from a time that the database's clock has not reached: it was set back."""
+    rows = tx.all(
+        "SELECT role || ' ' || instance AS id FROM outbox.heartbeats "
+        "WHERE at > outbox.clock() + %(step_s)s * INTERVAL '1 second' ORDER BY 1",
+        {"step_s": step_s},
+    )
+    return [row["id"] for row in rows]
+
+
+def timelines(tx: Transaction) -> tuple[int | None, int]:
+    """The database's timeline as the heartbeat last knew it, and as it is."""
+    known = tx.one("SELECT detail FROM outbox.heartbeats WHERE role = 'timeline' LIMIT 1")
+    now = tx.one("SELECT (pg_control_checkpoint()).timeline_id AS timeline")
+    assert now is not None
+    return (known["detail"].get("timeline") if known else None), int(now["timeline"])
+
+
+def hours_without_webhook(tx: Transaction, vendor: str, account: str) -> float | None:
+    """How long before the newest result of an account its last event came (or, where none ever
+    did, its first result); None where nothing landed there. By the newest results and events."""
+    row = tx.one(
+        f"""
+        WITH results AS (
+            SELECT s.at FROM (SELECT intent_id, status, kind, at FROM outbox.settlements
+                ORDER BY id DESC LIMIT {NEWEST}) s JOIN outbox.intents i ON i.id = s.intent_id
+            WHERE i.vendor = %(vendor)s AND i.account = %(account)s
+            AND s.kind = 'settled' AND s.status = 'succeeded'
+        ), events AS (
+            SELECT received_at FROM (SELECT vendor, account, received_at
+                FROM outbox.webhook_inbox ORDER BY id DESC LIMIT {NEWEST}) w
+            WHERE vendor = %(vendor)s AND account = %(account)s
         )
-        if row is not None and row["n"]:
-            found[name] = (int(row["n"]), list(row["ids"]))
-    return found
+        SELECT EXTRACT(EPOCH FROM (SELECT max(at) FROM results)
+            - COALESCE((SELECT max(received_at) FROM events),
+                       (SELECT min(at) FROM results)))::float8 / 3600 AS hours
+        """,
+        {"vendor": vendor, "account": account},
+    )
+    return None if row is None or row["hours"] is None else float(row["hours"])
+
+
+def open_questions(tx: Transaction) -> tuple[int, list[str]]:
+    """How many questions are open, and the oldest of them."""
+    row = tx.one(
+        f"SELECT count(*) AS n, (array_agg(id::text ORDER BY opened_at, id))[1:{SAMPLES}] AS ids "
+        "FROM outbox.escalations WHERE closed_at IS NULL"
+    )
+    assert row is not None
+    return int(row["n"]), list(row["ids"] or ())
 
 
 def kinds(tx: Transaction) -> list[dict[str, Any]]:
@@ -159,7 +230,7 @@ def waiting(tx: Transaction, vendor: str, account: str) -> dict[str, Any]:
 def due(tx: Transaction, *, prefixes: list[str], lane_wait_s: float) -> dict[str, int]:
     """How much is due now for each resolver job."""
     row = tx.one(
-        """
+        f"""
         SELECT
             (SELECT count(*) FROM outbox.intents WHERE status = 'in_flight'
              AND lease_until < outbox.clock()) AS expire,
@@ -177,13 +248,16 @@ def due(tx: Transaction, *, prefixes: list[str], lane_wait_s: float) -> dict[str
                     AND starts_with(i.gate, s.gate_prefix))
                 OR EXISTS (SELECT FROM outbox.escalations e WHERE e.intent_id = i.id
                     AND e.closed_at IS NULL AND e.acked_until > outbox.clock()))) AS withdraw,
-            (SELECT count(*) FROM outbox.intents WHERE escalate_at <= outbox.clock()
-             AND settled_at IS NULL)
+            (SELECT count(*) FROM outbox.intents i WHERE {ASKS}
+             AND i.escalate_at <= outbox.clock())
+            + (SELECT count(*) FROM outbox.intents i WHERE {WAITS}
+             AND i.escalate_at <= outbox.clock()
+             AND NOT EXISTS (SELECT FROM {CLOSED_BY.format(gate="i.gate")}))
             + (SELECT count(*) FROM outbox.intents i WHERE lane IS NOT NULL AND on_doubt = 'hold'
                 AND status IN ('unknown', 'retryable')
                 AND first_sent_at < outbox.clock() - %(lane_wait_s)s * INTERVAL '1 second'
                 AND EXISTS (SELECT FROM outbox.intents w WHERE w.lane = i.lane
-                    AND w.settled_at IS NULL AND w.seq > i.seq)
+                    AND w.settled_at IS NULL AND w.id <> i.id)
                 AND NOT EXISTS (SELECT FROM outbox.escalations e WHERE e.intent_id = i.id
                     AND e.closed_at IS NULL AND 'lane_held' = ANY(e.reasons))) AS escalate,
             (SELECT count(*) FROM outbox.pages WHERE state = 'due'
