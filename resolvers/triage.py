@@ -7,6 +7,7 @@ The same verdict a second time changes nothing and says so; a verdict that lost 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from uuid import UUID
 
 from outbox.contract import VendorContract
@@ -62,7 +63,7 @@ def landed(
     reading = proven(directory, case, receipt_id)
     if dry_run:
         said = f"would rule that it landed as {reading.receipt_id}"
-        return _ruling(case, "landed", said, dry_run=True, receipt_id=reading.receipt_id)
+        return _would(case, "landed", Event.RULED_LANDED, said, reading.receipt_id)
     stated = {"receipt_stated": receipt_id} if receipt_id not in ("", reading.receipt_id) else {}
     change = Change(actor=by, reason=reason, reading=reading, detail=stated, settled_by=SETTLED_BY)
     drop = row.state is Status.FAILED_POISON and row.receipt_id != reading.receipt_id
@@ -97,7 +98,8 @@ def not_landed(
         now = intents.now(tx)
     declined = nothing_landed(directory, case, now)
     if dry_run:
-        return _ruling(case, "not-landed", "would rule that it never landed", dry_run=True)
+        said = "would rule that it never landed"
+        return _would(case, "not-landed", Event.RULED_NOT_LANDED, said)
     change = Change(
         actor=by,
         reason=reason,
@@ -132,12 +134,11 @@ def resend(
         with store.transaction() as tx:
             raise Denied("not_in_doubt", f"only what is in doubt is sent again: {decided(tx, row)}")
     with store.transaction() as tx:
-        current = lock_unmoved(tx, row)
+        current = lock_unmoved(tx, row, dry_run=dry_run)
         _check_resend(tx, current, contract)
         if dry_run:
-            return _ruling(
-                case, "resend", "would approve a re-send under the same key", dry_run=True
-            )
+            said = "would approve a re-send under the same key"
+            return _would(case, "resend", Event.RESEND_APPROVED, said)
         rulings.unack(tx, row.id)
         change = Change(
             actor=by,
@@ -169,9 +170,9 @@ def cancel(
             raise Denied(
                 "may_have_left", f"only what was never sent can be cancelled: {decided(tx, row)}"
             )
-        current = lock_unmoved(tx, row)
+        current = lock_unmoved(tx, row, dry_run=dry_run)
         if dry_run:
-            return _ruling(case, "cancel", "would cancel: it was never sent", dry_run=True)
+            return _would(case, "cancel", Event.CANCELLED, "would cancel: it was never sent")
         change = Change(actor=by, reason=reason, settled_by=SETTLED_BY)
         written, _ = apply(tx, current, Event.CANCELLED, change)
     return _ruling(case, "cancel", "cancelled: it was never sent", written)
@@ -270,13 +271,19 @@ def _failure_code(row: Intent, declined: Reading | None) -> str:
     return row.failure_code or "ruled_not_landed"
 
 
+def _would(case: Case, verb: str, event: Event, said: str, receipt_id: str | None = None) -> Ruling:
+    """A dry run that was refused nothing, with the status that the table would leave."""
+    becomes = transition(case.asked.state, event, Facts(quiescent=True)).status
+    made = _ruling(case, verb, said, receipt_id=receipt_id)
+    return replace(made, dry_run=True, becomes=becomes)
+
+
 def _ruling(
     case: Case,
     verb: str,
     said: str,
     written: Intent | None = None,
     *,
-    dry_run: bool = False,
     receipt_id: str | None = None,
 ) -> Ruling:
     row = written or case.asked
@@ -284,7 +291,6 @@ def _ruling(
         verb=verb,
         said=said,
         changed=written is not None,
-        dry_run=dry_run,
         intent_id=row.id,
         escalation_id=case.escalation["id"] if case.escalation else None,
         status=row.status,

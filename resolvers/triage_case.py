@@ -43,7 +43,8 @@ class Case:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ruling:
     """What a verb came to. ``changed`` is False for a repeat and for a dry run; ``said`` is the
-    sentence for the person."""
+    sentence for the person; ``becomes`` the status that a dry run's verb would leave, by the table
+    of states."""
 
     verb: str
     said: str
@@ -53,6 +54,7 @@ class Ruling:
     escalation_id: UUID | None = None
     holder: str | None = None
     status: str | None = None
+    becomes: str | None = None
     receipt_id: str | None = None
     until: datetime | None = None
 
@@ -64,7 +66,7 @@ class Ruling:
             "dry_run": self.dry_run,
             "said": self.said,
         }
-        for name in ("intent_id", "escalation_id", "holder", "status", "receipt_id"):
+        for name in ("intent_id", "escalation_id", "holder", "status", "becomes", "receipt_id"):
             value = getattr(self, name)
             if value is not None:
                 body[name] = str(value)
@@ -134,10 +136,11 @@ def said_by(by: str, reason: str) -> tuple[str, str]:
     return by, reason
 
 
-def lock_unmoved(tx: Transaction, seen: Intent) -> Intent:
-    """The row, locked, if nothing that the person judged has changed since it was read. A look-up
-    or a page in between is no change. Raises ``Denied`` naming who decided, and when."""
-    row = intents.lock(tx, seen.id)
+def lock_unmoved(tx: Transaction, seen: Intent, *, dry_run: bool = False) -> Intent:
+    """The row, locked (a dry run only reads it), if nothing that the person judged has changed
+    since it was read. A look-up or a page in between is no change. Raises ``Denied`` naming who
+    decided, and when."""
+    row = intents.read(tx, seen.id) if dry_run else intents.lock(tx, seen.id)
     if row is None:
         raise NotFound("id", f"no intent has the id {seen.id}")
     if _judged(row) != _judged(seen):

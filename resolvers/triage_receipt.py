@@ -43,7 +43,7 @@ def proven(directory: Directory, case: Case, receipt_id: str) -> Reading:
         directory, lambda cutoff: vendor.retrieve(row.call(account, cutoff), receipt_id.strip())
     )
     reading = _one_of(seen, row, receipt_id.strip())
-    if not contract.operations[row.operation].marks:
+    if not contract.operations[row.operation].leaves_mark:
         owned = receipt_id.strip() in row.call(account).path.split("/")
     else:
         owned = reading.owner == str(row.id)
@@ -55,6 +55,18 @@ def proven(directory: Directory, case: Case, receipt_id: str) -> Reading:
         )
     _check_as_asked(case, reading)
     return reading
+
+
+def shown_now(directory: Directory, case: Case) -> LookUp:
+    """What the vendor shows of the intent, asked now. Raises ``Denied`` where it cannot be asked
+    from here."""
+    row = case.asked
+    contract_for(directory, row)
+    vendor, account = _reach(directory, row)
+    return _read(
+        directory,
+        lambda cutoff: look_up(vendor, row, row.call(account, cutoff), directory.policy, case.now),
+    )
 
 
 def nothing_landed(directory: Directory, case: Case, now: datetime) -> Reading | None:
@@ -91,7 +103,7 @@ def nothing_landed(directory: Directory, case: Case, now: datetime) -> Reading |
     if landed:
         raise Denied("landed", f"it landed: {row.vendor} has {', '.join(sorted(landed))} of it")
     open_ = [f"{r.receipt_id} ({r.word})" for r in seen.readings if r.standing is Standing.OPEN]
-    if open_ and contract.operations[row.operation].marks:
+    if open_ and contract.operations[row.operation].leaves_mark:
         # Made by this very request: the effect may still come. A target was there before it.
         raise Denied(
             "open",

@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 a bug, 2 usage, 3 a check found something, 4 refused by po
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -15,14 +16,17 @@ import click
 from click.utils import PacifyFlushWrapper
 
 from workers import (
+    cli_completion,
     cli_config,
     cli_consume,
     cli_doctor,
     cli_errors,
     cli_escalation,
     cli_health,
+    cli_help,
     cli_intent,
     cli_processes,
+    cli_redact,
     cli_resolve,
     cli_schema,
     cli_vendor,
@@ -37,6 +41,8 @@ Exit codes:
   2  usage, or a wrong setting       6  a backend is unreachable
   3  a check found something         7  declined at the prompt
                                     74  the output could not be written
+
+`outbox help` lists what is explained once for every command.
 """
 
 
@@ -82,6 +88,10 @@ def _open_streams() -> None:
         sys.stdout = open(os.devnull, encoding="utf-8")  # noqa: SIM115 - for the process's life
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - the same
+    for stream in (sys.stdout, sys.stderr):
+        # A name that the terminal's encoding lacks is no reason to say nothing at all.
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _is_text(arg: str) -> bool:
@@ -96,7 +106,7 @@ def _is_text(arg: str) -> bool:
     cls=Root,
     epilog=_EPILOG,
     invoke_without_command=True,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
 )
 @click.option("--json", "as_json", is_flag=True, help="JSON instead of text, for every command.")
 @click.option("--version", is_flag=True, help="Show the version and exit.")
@@ -131,6 +141,7 @@ for _commands in (
     cli_processes,
     cli_health,
     cli_intent,
+    cli_redact,
     cli_escalation,
     cli_vendor,
     cli_resolve,
@@ -139,6 +150,8 @@ for _commands in (
     cli_doctor,
     cli_schema,
     cli_config,
+    cli_completion,
+    cli_help,
 ):
     for _command in _commands.COMMANDS:
         root.add_command(_command)

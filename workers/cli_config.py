@@ -37,6 +37,7 @@ _PLAIN = (
     ("OUTBOX_REDIS_TIMEOUT_S", "redis_timeout_s", "s"),
     ("OUTBOX_WAIT_S", "wait_s", "s"),
     ("OUTBOX_WEBHOOK_MAX_BYTES", "webhook_max_bytes", "bytes"),
+    ("OUTBOX_VENDORS", "vendor_files", ""),
 )
 _OF_ACCOUNTS = (
     ("OUTBOX_ACCOUNTS", ""),
@@ -72,9 +73,13 @@ def show() -> None:
 
 
 def _settings(settings: Settings) -> Iterator[dict[str, Any]]:
+    from outbox.codec import readable
+
     for name, field, unit in _PLAIN:
         yield _setting(settings, name, getattr(settings, field), unit)
-    for name, unit in _OF_ACCOUNTS:
+    codec = f"writes {settings.codec.writes}, reads {', '.join(readable(settings.codec))}"
+    yield _setting(settings, "OUTBOX_CODEC", codec, "")
+    for name, unit in (("OUTBOX_CODEC_KEYS", "secret"), *_OF_ACCOUNTS):
         given = settings.sources.get(name) == "environment"
         yield _setting(settings, name, "set" if given else None, unit)
     for (vendor, account), found in sorted(settings.accounts.items()):

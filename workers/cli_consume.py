@@ -17,12 +17,13 @@ from workers.cli_output import say, show_item
 from workers.cli_run import Verb, current
 
 _IDLE_S = 1.0
-_AGAIN_MAX_S = 60.0
+_AWAY_MAX_S = 60.0
 
 
 @click.command(
     "consume",
     cls=Verb,
+    finds="with --once: some of it failed",
     examples=(
         "outbox consume shop.billing:apply --consumer billing",
         "outbox consume shop.billing:apply --consumer billing --once",
@@ -38,7 +39,8 @@ def consume(handler: str, *, consumer: str, once: bool, limit: int) -> None:
     """Call MODULE:FUNCTION(session, settlement) for each result, in one transaction with it.
 
     The function writes through the session and must not commit. What it raises undoes its own
-    result only, which comes again.
+    result only, which comes again: after a second, then later each time, at last every ten
+    minutes. --once tries what failed before too.
     """
     from outbox.consuming import Consumer
 
@@ -46,15 +48,25 @@ def consume(handler: str, *, consumer: str, once: bool, limit: int) -> None:
     loop = Consumer(run.settings, consumer, _function(handler), limit=limit)
     try:
         if once:
-            seen = loop.once()
-            _complain(seen.failed)
-            show_item(run, {"consumed": seen.done, "failed": len(seen.failed)})
-            if seen.failed:
+            done, failed = _all(loop)
+            show_item(run, {"consumed": done, "failed": failed})
+            if failed:
                 raise CheckFound
         else:
             _forever(loop)
     finally:
         loop.close()
+
+
+def _all(loop: Any) -> tuple[int, int]:
+    seen = loop.once(hurry=True)
+    done, failed = seen.done, len(seen.failed)
+    _complain(seen.failed)
+    while seen.full:
+        seen = loop.once()
+        done, failed = done + seen.done, failed + len(seen.failed)
+        _complain(seen.failed)
+    return done, failed
 
 
 def _forever(loop: Any) -> None:
@@ -70,13 +82,10 @@ def _forever(loop: Any) -> None:
             seen = loop.once()
         except Unreachable as error:
             say(f"consume: {error}")
-            wait_s = min(max(wait_s, _IDLE_S) * 2, _AGAIN_MAX_S)
+            wait_s = min(max(wait_s, _IDLE_S) * 2, _AWAY_MAX_S)
             continue
         _complain(seen.failed)
-        if seen.failed:
-            wait_s = min(max(wait_s, _IDLE_S) * 2, _AGAIN_MAX_S)
-        else:
-            wait_s = 0.0 if seen.full else _IDLE_S
+        wait_s = 0.0 if seen.done or seen.full else _IDLE_S
 
 
 def _complain(failed: tuple[Any, ...]) -> None:

@@ -7,11 +7,14 @@ from typing import Any
 
 import click
 
+from workers.cli_complete import offer
 from workers.cli_confirm import card
-from workers.cli_output import Column, show_item, show_rows
-from workers.cli_run import Noun, changes, confirmed, current, page
+from workers.cli_filters import placed, whose
+from workers.cli_output import Column, named, show_item, show_rows
+from workers.cli_run import Noun, Run, changes, confirmed, current, page
 from workers.cli_span import SPAN
 from workers.cli_verdict import decide
+from workers.cli_watch import show_or_watch, watched
 
 _STATUSES = (
     "awaiting_approval",
@@ -23,6 +26,7 @@ _STATUSES = (
     "failed_poison",
     "cancelled",
 )
+INTENT = click.argument("intent_id", metavar="INTENT", shell_complete=offer("intent"))
 _LIST = (
     Column("id"),
     Column("status"),
@@ -54,54 +58,85 @@ def intent() -> None:
 @intent.command(
     "list",
     examples=(
-        "outbox intent list --status unknown --older 1h",
-        "outbox intent list --tenant acme --json",
+        "outbox intent list --status unknown --older-than 1h",
+        "outbox intent list --unsettled --escalated --vendor stripe --watch",
+        "outbox intent list --tenant acme --newer-than 2h --json",
     ),
 )
 @click.option(
     "--status",
     type=click.Choice(_STATUSES),
     multiple=True,
-    help="Only these statuses; may be repeated.",
+    metavar="STATUS",
+    help=f"Only these statuses; may be repeated. One of {', '.join(_STATUSES)}.",
 )
-@click.option("--vendor", default=None, help="Only this vendor's.")
-@click.option("--tool", default=None, help="Only this tool's.")
-@click.option("--tenant", default=None, help="Only this tenant's.")
-@click.option("--run", "run_id", default=None, help="Only this run's (a job or a conversation).")
+@click.option("--unsettled", is_flag=True, help="Only those without an outcome yet.")
 @click.option(
-    "--older", type=SPAN, default=None, help="Only those at least so old: 90s, 5m, 2h, 1d."
+    "--escalated/--not-escalated",
+    default=None,
+    help="Only those with, or without, an open question for a person.",
+)
+@whose
+@click.option("--run", "run_id", help="Only this run's (a job or a conversation).")
+@click.option(
+    "--older-than",
+    "older_s",
+    type=SPAN,
+    help="Only those recorded at least so long ago: 90s, 5m, 2h, 1d.",
+)
+@click.option(
+    "--newer-than", "newer_s", type=SPAN, help="Only those recorded at most so long ago: 30m, 2h."
 )
 @page
-def list_(status: tuple[str, ...], after: int | None, limit: int, **filters: Any) -> None:
+@watched
+def list_(
+    status: tuple[str, ...], *, unsettled: bool, watch: bool, every_s: float, **asked: Any
+) -> None:
     """List intents, newest first."""
-    from outbox.store import intents, reading
+    from outbox.store import listing
 
     run = current()
-    older_s = filters.pop("older")
-    with run.store.transaction() as tx:
-        rows = reading.intents(
-            tx,
-            **filters,
-            status=list(status) or None,
-            older_s=older_s,
-            after=after,
-            limit=limit,
-        )
-        now = intents.now(tx)
-    shown = [
-        {
-            **{name: getattr(row, name) for name in ("id", "status", "tool", "tenant", "doubt")},
-            "account": f"{row.vendor}/{row.account}",
-            "amount_minor": row.amount_minor,
-            "currency": row.currency,
-            "told": _told(row),
-            "age_s": (now - row.created_at).total_seconds(),
-            "receipt_id": row.receipt_id,
-            "run_id": row.run_id,
-        }
-        for row in rows
-    ]
-    show_rows(run, _LIST, shown, rows[-1].seq if len(rows) == limit else None)
+    statuses = _statuses(status, unsettled=unsettled)
+    filters = placed(asked)
+
+    def read() -> list[dict[str, Any]]:
+        with run.store.transaction() as tx:
+            return listing.intents(tx, status=statuses, **filters)
+
+    def show(rows: list[dict[str, Any]]) -> None:
+        next_ = rows[-1]["seq"] if len(rows) == asked["limit"] else None
+        show_rows(run, _LIST, [_row(row) for row in rows], next_)
+
+    show_or_watch(
+        run,
+        read,
+        show,
+        lambda rows: [named(_LIST, _row(row)) for row in rows],
+        watch=watch,
+        every_s=every_s,
+    )
+
+
+def _statuses(given: tuple[str, ...], *, unsettled: bool) -> list[str] | None:
+    from outbox.states import UNSETTLED
+
+    if not unsettled:
+        return list(given) or None
+    open_ = sorted(str(status) for status in UNSETTLED)
+    if not given:
+        return open_
+    if not set(given) & set(open_):
+        raise click.UsageError(f"--unsettled leaves nothing of --status {given[0]}")
+    return [status for status in given if status in open_]
+
+
+def _row(row: dict[str, Any]) -> dict[str, Any]:
+    from outbox.states import Status, told
+
+    word = told(
+        Status(row["status"]), row["doubt"], contradicted=row["contradicted_at"] is not None
+    )
+    return {**row, "account": f"{row['vendor']}/{row['account']}", "told": word.value}
 
 
 def _told(row: Any) -> str:
@@ -163,20 +198,36 @@ _SHOWN = [
 
 @intent.command(
     "show",
-    examples=("outbox intent show 4f1a9c", "outbox intent show 4f1a9c --with-request --json"),
+    examples=(
+        "outbox intent show 4f1a9c",
+        "outbox intent show 4f1a9c --with-request --json",
+        "outbox intent show 4f1a9c --watch --every 1s",
+    ),
 )
-@click.argument("intent_id", metavar="INTENT")
+@INTENT
 @click.option(
     "--with-request",
     is_flag=True,
     help="Also the arguments, the frozen request and the receipt: they may hold personal data.",
 )
-def show(intent_id: str, *, with_request: bool) -> None:
+@watched
+def show(intent_id: str, *, with_request: bool, watch: bool, every_s: float) -> None:
     """Show one intent, without what may be personal."""
+    run = current()
+    show_or_watch(
+        run,
+        lambda: _body(run, intent_id, with_request=with_request),
+        lambda body: show_item(run, body, {"age_s": "span", "window_left_s": "left"}),
+        lambda body: body,
+        watch=watch,
+        every_s=every_s,
+    )
+
+
+def _body(run: Run, intent_id: str, *, with_request: bool) -> dict[str, Any]:
     from outbox.store import reading
     from resolvers.triage_case import read_intent_case
 
-    run = current()
     case = read_intent_case(run.store, intent_id)
     row = case.asked
     with run.store.transaction() as tx:
@@ -195,14 +246,20 @@ def show(intent_id: str, *, with_request: bool) -> None:
     body["attempt_log"] = attempts
     body["webhooks"] = webhooks
     if with_request:
-        for name in ("identity", "guard", "args", "request", "receipt"):
-            text = getattr(row, name)
+        kept = {
+            "identity": row.identity,
+            "guard": row.guard,
+            "args": row.plain_text("args"),
+            "request": row.plain_text("request"),
+            "receipt": row.plain_text("receipt"),
+        }
+        for name, text in kept.items():
             body[name] = json.loads(text) if text and run.json else text
-    show_item(run, body, {"age_s": "span", "window_left_s": "left"})
+    return body
 
 
 @intent.command("history", examples=("outbox intent history 4f1a9c",))
-@click.argument("intent_id", metavar="INTENT")
+@INTENT
 def history(intent_id: str) -> None:
     """Tell what happened to one intent, oldest first: attempts, evidence, people."""
     from outbox.store import intents, reading
@@ -214,9 +271,13 @@ def history(intent_id: str) -> None:
 
 
 @intent.command(
-    "cancel", examples=("outbox intent cancel 4f1a9c --reason 'customer withdrew' --dry-run",)
+    "cancel",
+    examples=(
+        "outbox intent cancel 4f1a9c --reason 'customer withdrew' --dry-run",
+        "outbox intent cancel 4f1a9c --reason 'customer withdrew' --yes --json",
+    ),
 )
-@click.argument("intent_id", metavar="INTENT")
+@INTENT
 @changes
 @confirmed
 def cancel(intent_id: str, *, reason: str, dry_run: bool, yes: bool) -> None:

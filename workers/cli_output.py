@@ -46,7 +46,7 @@ def show_rows(
 ) -> None:
     """A list. JSON: ``{"schema": 1, "items": [...], "next": ...}``."""
     if run.json:
-        items = [{c.name: plain(row.get(c.name)) for c in columns} for row in rows]
+        items = [named(columns, row) for row in rows]
         show_json({"items": items, "next": plain(next_)})
         return
     if not sys.stdout.isatty():
@@ -57,6 +57,11 @@ def show_rows(
         _table(columns, rows)
     if next_ is not None:
         click.echo(f"more: --after {next_}", err=True)
+
+
+def named(columns: Sequence[Column], row: Mapping[str, Any]) -> dict[str, Any]:
+    """One row of a list as JSON has it."""
+    return {c.name: plain(row.get(c.name)) for c in columns}
 
 
 def show_item(run: Run, fields: Mapping[str, Any], kinds: Mapping[str, str] = {}) -> None:

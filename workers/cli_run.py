@@ -25,7 +25,12 @@ ARGUMENTS = {
     "ACCOUNT": "VENDOR/NAME, as in stripe/default.",
     "WEBHOOK": "The event's number on `outbox webhook list`.",
     "MODULE:FUNCTION": "What to call for each result, with (session, settlement).",
+    "TOPIC": "A topic of `outbox help`, or a command: `outbox help escalation show`.",
+    "SHELL": "bash, zsh or fish.",
 }
+_OF_THE_LEDGER = frozenset({"INTENT", "ESCALATION", "ACCOUNT", "WEBHOOK"})
+# They read nothing but this release.
+_LOCAL = frozenset({"sql", "help", "completion", "demo"})
 
 
 class Run:
@@ -83,13 +88,19 @@ def _set_json(context: click.Context, _: click.Parameter, given: bool) -> None:
 
 
 class Verb(click.Command):
-    """A command. Every one has help, and examples in its epilog; and ``--json``, unless it tells
-    nothing on stdout."""
+    """A command. Every one has help, examples and its exit codes in its epilog; and ``--json``,
+    unless it tells nothing on stdout. ``finds`` is what exit code 3 means here."""
 
     def __init__(
-        self, *args: Any, examples: tuple[str, ...] = (), tells: bool = True, **kwargs: Any
+        self,
+        *args: Any,
+        examples: tuple[str, ...] = (),
+        tells: bool = True,
+        finds: str = "",
+        **kwargs: Any,
     ) -> None:
         self.examples = examples
+        self.finds = finds
         super().__init__(*args, **kwargs)
         if not tells:
             return
@@ -111,16 +122,37 @@ class Verb(click.Command):
                 formatter.write_dl([(name := _named(p, ctx), ARGUMENTS[name]) for p in given])
         super().format_options(ctx, formatter)
 
-    def format_epilog(
-        self,
-        ctx: click.Context,  # noqa: ARG002 - the signature is click's
-        formatter: click.HelpFormatter,
-    ) -> None:
-        """Examples, each on a line that can be copied."""
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Examples, each on a line that can be copied, and what the exit code says."""
         if self.examples:
             with formatter.section("Examples"):
                 for line in self.examples:
                     formatter.write(f"{'':>{formatter.current_indent}}{line}\n")
+        with formatter.section("Exit codes"):
+            formatter.write_dl([(str(code), said) for code, said in self.exit_codes(ctx)])
+
+    def exit_codes(self, ctx: click.Context) -> list[tuple[int, str]]:
+        """The codes that this command may end with, and what each says; `outbox help exit-codes`
+        has the ones that any command may."""
+        options = {p.opts[0] for p in self.params}
+        named = [_named(p, ctx) for p in self.params if isinstance(p, click.Argument)]
+        codes = {0: "done", 2: "usage, or a wrong setting"}
+        if self.finds:
+            codes[3] = self.finds
+        if "--reason" in options:
+            codes[4] = "refused by policy; nothing was changed"
+        if any(name in _OF_THE_LEDGER for name in named):
+            codes[5] = f"there is no such {named[0].lower()}"
+        if "--json" in options and not self.is_local:
+            codes[6] = "the database or the vendor is unreachable"
+        if "--yes" in options:
+            codes[7] = "declined at the prompt; nothing was changed"
+        return sorted(codes.items())
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it asks no backend."""
+        return self.name in _LOCAL
 
 
 def _named(argument: click.Parameter, context: click.Context) -> str:
@@ -140,7 +172,7 @@ def changes(function: Callable[..., Any]) -> Callable[..., Any]:
     """The options of every verb that changes something: why, and whether only to try."""
     for option in (
         click.option("--dry-run", is_flag=True, help="Check everything and change nothing."),
-        click.option("--reason", required=True, help="Why, for the audit log."),
+        click.option("--reason", required=True, help="Why, in one line, for the audit log."),
     ):
         function = option(function)
     return function
@@ -153,19 +185,25 @@ def confirmed(function: Callable[..., Any]) -> Callable[..., Any]:
     )(function)
 
 
-def page(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of every list that may be long."""
-    for option in (
-        click.option(
-            "--after", type=NEXT, default=None, help="Go on from here: the last page's `next`."
-        ),
-        click.option(
-            "--limit",
-            type=click.IntRange(1, 10_000),
-            default=50,
-            show_default=True,
-            help="At most so many rows.",
-        ),
-    ):
-        function = option(function)
-    return function
+def page_of(place: click.ParamType[Any]) -> Decorator:
+    """The options of every list that may be long; ``place`` is what its ``next`` is."""
+
+    def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
+        for option in (
+            click.option(
+                "--after", type=place, default=None, help="Go on from here: the last page's `next`."
+            ),
+            click.option(
+                "--limit",
+                type=click.IntRange(1, 10_000),
+                default=50,
+                help="At most so many rows.",
+            ),
+        ):
+            function = option(function)
+        return function
+
+    return decorated
+
+
+page = page_of(NEXT)

@@ -27,9 +27,9 @@ def upgrade() -> None:
     show_item(run, {"before": before, "revision": after, "changed": before != after})
 
 
-@schema.command("check", examples=("outbox schema check",))
+@schema.command("check", finds="they differ", examples=("outbox schema check",))
 def check() -> None:
-    """Compare the database with this release. Exit code 3 where they differ."""
+    """Compare the database with this release."""
     from outbox import schema as tables
 
     run = current()

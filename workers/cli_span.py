@@ -11,6 +11,8 @@ import click
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _MOST_S = 100 * 365 * 86400  # beyond some of it a database has no time any more
 _MOST_DIGITS = 18
+# Open or closed, the window's end and the opening in microseconds, the id.
+_PLACE = re.compile(r"[01]\.(never|\d{1,17})\.\d{1,17}\.[0-9a-f]{32}")
 
 
 class Span(click.ParamType[float]):
@@ -47,6 +49,19 @@ class Next(click.ParamType[int]):
         return int(text)
 
 
+class Place(click.ParamType[str]):
+    """Where a list goes on that is not in the order of its numbers."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """As the page before gave it."""
+        text = str(value)
+        if not _PLACE.fullmatch(text):
+            self.fail("must be the `next` of the page before", param, ctx)
+        return text
+
+
 class Moment(click.ParamType[datetime]):
     """A time in ISO 8601; without a zone it is UTC."""
 
@@ -67,4 +82,5 @@ class Moment(click.ParamType[datetime]):
 
 SPAN = Span()
 NEXT = Next()
+PLACE = Place()
 MOMENT = Moment()

@@ -220,6 +220,40 @@ def test_a_function_that_is_not_there_is_a_usage_error(shop: Desk, handler: str)
     assert (ran.code, ran.out) == (2, "")
 
 
+def test_one_bad_result_keeps_no_full_batch_waiting(shop: Desk) -> None:
+    names = ["in_bad", *(f"in_{n}" for n in range(8))]
+    for name in names:
+        shop.succeeded(invoice_id=name)
+    ran = shop.run(*consume("picky", "--limit", "2"), "--json")
+    assert (ran.code, ran.json) == (3, {"schema": 1, "consumed": 8, "failed": 1})
+    assert paid(shop) == sorted(names[1:])
+
+
+def test_the_loop_consumes_the_good_ones_beside_as_many_bad_ones_as_a_batch_holds(
+    shop: Desk,
+) -> None:
+    shop.succeeded(invoice_id="in_bad")
+    shop.sql(
+        "INSERT INTO outbox.settlements (intent_id, version, kind, status, told, at) "
+        "SELECT id, 99, 'business', 'succeeded', 'settled', outbox.clock() FROM outbox.intents"
+    )
+    good = [f"in_{n}" for n in range(6)]
+    for name in good:
+        shop.succeeded(invoice_id=name)
+    process = shop.start("consume", "shop_billing:picky", "--consumer", "billing", "--limit", "1")
+    try:
+        with shop.connect() as connection:
+            for _ in range(int(WAIT_S * 20)):
+                if paid(shop) == good:
+                    break
+                connection.execute("SELECT pg_sleep(0.05)")
+        assert paid(shop) == good
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=WAIT_S)
+    assert process.returncode == 0
+
+
 def test_the_loop_consumes_what_comes_and_ends_when_it_is_told_to(shop: Desk) -> None:
     process = shop.start("consume", "shop_billing:apply", "--consumer", "billing")
     try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,8 +13,11 @@ import pytest
 from click.testing import CliRunner
 
 from tests.cli.desk import SCRIPT
+from workers import cli_errors
 from workers.cli import root
 from workers.cli_run import ARGUMENTS, Verb
+from workers.cli_span import Span
+from workers.cli_topics import TOPICS
 
 
 def commands(
@@ -25,6 +30,8 @@ def commands(
 
 
 EVERY = list(commands())
+CHECKS = {("doctor",), ("health",), ("vendor", "check"), ("schema", "check"), ("consume",)}
+ROWS = {"INTENT", "ESCALATION", "ACCOUNT", "WEBHOOK"}
 VERBS = [(path, command) for path, command in EVERY if not isinstance(command, click.Group)]
 
 
@@ -54,6 +61,68 @@ def test_every_verb_has_examples_and_json_where_it_tells_something(
     for example in command.examples:
         assert example in shown.output
         assert f"outbox {' '.join(path)}" in example
+        assert len(example) <= 78
+
+
+@pytest.mark.parametrize(("path", "command"), EVERY, ids=["-".join(p) for p, _ in EVERY])
+def test_help_fits_eighty_columns_with_every_default_and_unit(
+    path: tuple[str, ...], command: click.Command
+) -> None:
+    shown = CliRunner().invoke(root, [*path, "--help"], terminal_width=80).output
+    assert max(len(line) for line in shown.splitlines()) <= 80, shown
+    text = " ".join(shown.split())
+    for parameter in command.params:
+        if not isinstance(parameter, click.Option) or parameter.is_flag:
+            continue
+        default = parameter.get_default(click.Context(command))
+        if isinstance(default, str | int | float) and default != "":
+            assert f"[default: {default}" in text, parameter.opts
+        if isinstance(parameter.type, Span):
+            # Its unit is typed: one example at least, or a default, shows how.
+            assert re.search(r"\b\d+(\.\d+)?[smhd]\b", parameter.help or ""), parameter.opts
+
+
+@pytest.mark.parametrize(("path", "command"), VERBS, ids=["-".join(p) for p, _ in VERBS])
+def test_every_verb_says_its_exit_codes(path: tuple[str, ...], command: click.Command) -> None:
+    shown = CliRunner().invoke(root, [*path, "--help"]).output.split("Exit codes:")[1]
+    told = {int(number) for number in re.findall(r"^  (\d+) ", shown, re.MULTILINE)}
+    options = {p.opts[0] for p in command.params}
+    assert {0, 2} <= told
+    assert (4 in told) == ("--reason" in options)
+    assert (7 in told) == ("--yes" in options)
+    if path in CHECKS:
+        assert 3 in told
+    if any(p.make_metavar(click.Context(command)).strip("[]") in ROWS for p in command.params):
+        assert 5 in told
+
+
+def test_topics_are_listed_fit_and_tell_every_exit_code() -> None:
+    listed = CliRunner().invoke(root, ["help"]).stdout
+    for name, (about, _) in TOPICS.items():
+        assert f"  {name}" in listed
+        assert about in listed
+        told = CliRunner().invoke(root, ["help", name])
+        assert told.exit_code == 0
+        assert max(len(line) for line in told.stdout.splitlines()) <= 80
+        asked = CliRunner().invoke(root, ["help", name, "--json"]).stdout
+        assert json.loads(asked)["text"] == TOPICS[name][1]
+    codes = re.findall(r"^(\d+)", TOPICS["exit-codes"][1], re.MULTILINE)
+    known = (*range(8), cli_errors.UNWRITABLE, cli_errors.INTERRUPTED)
+    assert [int(code) for code in codes] == list(known)
+
+
+def test_help_of_a_command_is_its_own_and_of_nothing_is_a_usage_error() -> None:
+    told = CliRunner().invoke(root, ["help", "escalation", "landed"])
+    assert told.stdout == CliRunner().invoke(root, ["escalation", "landed", "--help"]).stdout
+    wrong = CliRunner().invoke(root, ["help", "escalation", "lands"])
+    assert wrong.exit_code == 2
+    assert "exit-codes" in wrong.stderr
+
+
+def test_what_the_topics_tell_to_type_exists() -> None:
+    text = " ".join(text for _, text in TOPICS.values())
+    for words in re.findall(r"`?outbox ((?:[a-z-]+ ?){1,2})", text):
+        assert CliRunner().invoke(root, [*words.split(), "--help"]).exit_code == 0, words
 
 
 def test_every_verb_that_changes_something_wants_a_reason_and_can_be_tried() -> None:
@@ -82,7 +151,7 @@ def test_every_verb_of_the_design_is_there() -> None:
         "intent-history intent-cancel escalation-list escalation-show escalation-ack "
         "escalation-landed escalation-not-landed escalation-resend escalation-mute vendor-list "
         "vendor-check vendor-pause vendor-resume webhook-list webhook-replay schema-upgrade "
-        "schema-check schema-sql config-show"
+        "schema-check schema-sql config-show help completion"
     )
     assert set(wanted.split()) <= {"-".join(path) for path, _ in VERBS}
 

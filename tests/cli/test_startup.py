@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import socket
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from outbox import Settings, SettingsError
+from outbox.contract import Account
 from tests.cli.desk import Desk
 from tests.cli.test_doctor import MIGRATIONS_CLOCK
+from tests.vendors.raw_server import RawServer
 from workers.startup import checked, foreign_packages
 
 
@@ -95,3 +99,34 @@ def test_another_distribution_that_claims_one_of_our_names_is_refused_with_a_way
     assert name == "package workers"
     assert "their-app" in problem
     assert "virtual environment" in problem
+
+
+def test_accounts_are_asked_about_side_by_side_where_their_vendor_hangs(desk: Desk) -> None:
+    """A worker with five of them was ready after half a minute, and `outbox up` gave up on it."""
+    together = threading.Barrier(5)
+    passed: list[int] = []
+
+    def hang(_connection: socket.socket, _request: bytes) -> None:
+        together.wait(30)  # each waits until all five are asked
+        passed.append(1)
+        ended.wait(30)
+
+    ended = threading.Event()
+    names = [f"n{number}" for number in range(5)]
+    with RawServer(hang) as server:
+        accounts = {
+            ("stripe", name): Account(
+                name, "test", credential=f"sk_test_{name}", base_url=server.url
+            )
+            for name in names
+        }
+        for name in names:
+            desk.sql(
+                "INSERT INTO outbox.accounts VALUES ('stripe', %(name)s, 'test', %(owner)s, now())",
+                {"name": name, "owner": f"acct_{name}"},
+            )
+        started = checked(replace(desk.settings, accounts=accounts))
+        ended.set()
+    assert passed == [1] * 5
+    owners = {name: account.vendor_account for (_, name), account in started.accounts.items()}
+    assert owners == {name: f"acct_{name}" for name in names}

@@ -265,4 +265,4 @@ def test_a_list_can_be_narrowed(desk: Desk, names: dict[str, str]) -> None:
     assert count("--tenant", "globex-international") == 1
     assert count("--tool", "charge_invoice", "--vendor", "stripe", "--run", "run-1") == 5
     assert count("--tool", "nothing") == 0
-    assert count("--older", "1h") == 3
+    assert count("--older-than", "1h") == 3

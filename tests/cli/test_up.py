@@ -16,6 +16,7 @@ import pytest
 
 from tests.cli.desk import SCRIPT
 from tests.cli.ran import WAIT_S, Ran, ended
+from vendors.sandbox.client import Sandbox
 from workers.folders import default_data_dir, is_in_use, until
 
 ENV, OPERATOR = Path(".outbox/env"), Path(".outbox/operator.env")
@@ -124,3 +125,21 @@ def test_a_folder_that_cannot_be_written_is_said_before_anything_starts(place: P
     assert (ran.code, ran.out) == (2, "")
     assert "cannot be written" in ran.err
     assert Path(".outbox").is_file()
+
+
+def test_a_second_run_at_another_port_leaves_no_endpoint_of_the_first(place: Path) -> None:
+    """With PORT=0 the sandbox kept every port it ever had, and went on trying the dead ones."""
+    found = [_endpoints_of_a_run() for _ in range(2)]
+    assert [len(urls) for urls in found] == [1, 1]
+    assert found[0] != found[1]
+
+
+def _endpoints_of_a_run() -> set[str]:
+    process = start("up")
+    try:
+        assert until(lambda: OPERATOR.exists() or process.poll() is not None, 2 * WAIT_S)
+        admin = in_shell(f". {OPERATOR}; echo $SANDBOX_ADMIN_URL").out.strip()
+        return {endpoint["url"] for endpoint in Sandbox("", admin).endpoints()}
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=WAIT_S)
