@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-import time
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 from typing import Any, Self
 from uuid import UUID
 
-import psycopg
-
-from outbox.answers import Answer, Settlement, answer_of, differing, not_seen, settlement_of
+from outbox.answers import Answer, Settlement, answer_of, differing, settlement_of
+from outbox.codec import Sealed, open_text
 from outbox.doorbell import Doorbell
-from outbox.errors import IntentMismatch, Invalid, StaleEpoch, Unreachable
+from outbox.errors import IntentMismatch, Invalid, StaleEpoch
 from outbox.fingerprint import Limits
 from outbox.forks import PerProcess
-from outbox.intent import Draft, draft
+from outbox.inputs import as_uuid, check_consumer, pairs, seconds
+from outbox.intent import Draft, draft, sealed
 from outbox.settings import Settings
 from outbox.states import TERMINAL, Status
-from outbox.store import enqueueing, epochs, reading, settlements
+from outbox.store import enqueueing, epochs, settlements
 from outbox.store.connection import Store
+from outbox.store.enqueueing_sql import FIND
 from outbox.tool import Scope, WriteTool, listed
+from outbox.waiting import Asked, Poller, wait
 
-_POLL_FIRST_S = 0.02
-_POLL_MAX_S = 0.25
-# The least that a wait gives the database to answer, however short the wait itself: at first, and
-# when it asks again.
-_PATIENCE_S = 1.0
-_LEAST_S = 0.1
 _BATCH = 100
 
 
@@ -46,6 +38,7 @@ class Outbox:
         self.limits = Limits()
         self._bell = Doorbell(settings.redis_url, timeout_s=settings.redis_timeout_s)
         self._store = PerProcess(lambda: Store(settings, size=4))
+        self._poller = PerProcess(lambda: Poller(self._store.get))
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None) -> Self:
@@ -74,7 +67,8 @@ class Outbox:
 
         Raises ``Invalid`` (before any SQL), ``IntentMismatch``, ``StaleEpoch``, ``Denied`` or
         ``NotFound`` (``supersedes``), and ``RetryTransaction`` after a deadlock or under
-        REPEATABLE READ; the driver's own errors come without the values of the row.
+        REPEATABLE READ, ``ReadOnly`` on a standby; the driver's own errors come without the
+        values of the row.
         """
         made = self._draft(tool, scope, args, occurrence, supersedes, tool_call_id, traceparent)
         answer = enqueueing.run(self._steps(made), session)
@@ -112,10 +106,10 @@ class Outbox:
         order, so that two such transactions cannot deadlock. Answers in the order given."""
         drafts = [
             self._draft(tool, scope, args, 0, None, None, None, f"requests[{n}].")
-            for n, (scope, args) in enumerate(_pairs(requests))
+            for n, (scope, args) in enumerate(pairs(requests))
         ]
         answers: dict[int, Answer] = {}
-        for position in sorted(range(len(drafts)), key=lambda n: _lock_order(drafts[n])):
+        for position in sorted(range(len(drafts)), key=lambda n: enqueueing.lock_order(drafts[n])):
             answers[position] = enqueueing.run(self._steps(drafts[position]), session)
         self._bell.ring_after(session)
         return [answers[n] for n in range(len(drafts))]
@@ -140,24 +134,25 @@ class Outbox:
         if not isinstance(scope, Scope):
             raise Invalid("scope", f"must be a Scope, not {type(scope).__name__}")
         try:
-            return draft(
+            made = draft(
                 tool,
                 scope,
                 args,
                 occurrence=occurrence,
-                supersedes=_uuid(supersedes, "supersedes") if supersedes is not None else None,
+                supersedes=as_uuid(supersedes, "supersedes") if supersedes is not None else None,
                 tool_call_id=tool_call_id,
                 traceparent=traceparent,
                 policy=self.settings.policy,
                 limits=self.limits,
             )
+            return sealed(made, self.settings.codec)
         except Invalid as error:
             if path:
                 raise Invalid(path + error.field, error.problem) from None
             raise
 
     def _steps(self, made: Draft) -> enqueueing.Steps:
-        row, found = yield from enqueueing.insert_or_find(made)
+        row, found = yield from enqueueing.insert_or_find(made, self._is_committed)
         if row is None:
             raise StaleEpoch(made.scope.run_id, made.scope.epoch)
         if not found:
@@ -165,16 +160,33 @@ class Outbox:
         notes = made.notes
         if row["guard"] != made.guard:
             raise IntentMismatch(str(row["id"]), differing(row["guard"], made.guard))
-        if row["args"] is not None and row["args"] != made.columns["args"]:
-            fields_ = differing(row["args"], made.columns["args"])
-            if fields_:
-                said = f"another {listed(fields_)} was given later and not used"
-                notes = (*notes, said)
-                yield from enqueueing.note(row["id"], said)
+        fields_ = self._differing(row, made)
+        if fields_:
+            said = f"another {listed(fields_)} was given later and not used"
+            notes = (*notes, said)
+            yield from enqueueing.note(row["id"], said)
         answer = answer_of(row, deduplicated=True, notes=notes)
         if Status(row["status"]) in TERMINAL and row["contradicted_at"] is None:
-            yield from enqueueing.tell(row["id"])
+            yield from enqueueing.tell(row)
         return answer
+
+    def _is_committed(self, sought: Mapping[str, Any]) -> bool:
+        with self._store.get().transaction() as tx:
+            return tx.one(FIND, sought) is not None
+
+    def _differing(self, row: Mapping[str, Any], made: Draft) -> tuple[str, ...]:
+        """The arguments that differ from the recorded ones. None where those were emptied, or are
+        sealed by a key that this process lacks: the first values stand all the same."""
+        recorded = row["args"]
+        if recorded is None or recorded == made.args:
+            return ()
+        try:
+            recorded = open_text(
+                self.settings.codec, row["args_codec"], recorded, "intents.args", str(row["id"])
+            )
+        except Sealed:
+            return ()
+        return differing(recorded, made.args)
 
     # -- answers -----------------------------------------------------------------------------
 
@@ -183,45 +195,20 @@ class Outbox:
         is then. An answer and never an exception, also when the database is away; raises
         ``Invalid`` only for what is no intent id or no number of seconds, or inside the transaction
         that enqueued it."""
-        intent_id = intent.intent_id if isinstance(intent, Answer) else _uuid(intent, "intent")
-        xid = intent.xid if isinstance(intent, Answer) else ""
-        limit_s = self.settings.wait_s if timeout_s is None else _seconds(timeout_s)
-        give_up = time.monotonic() + limit_s
-        pausing = threading.Event()
-        pause_s, least_s = _POLL_FIRST_S, _PATIENCE_S
-        answer: Answer | None = None
-        while True:
-            # Half of it: where a connection fell silent, there is time for another.
-            patience_s = max((give_up - time.monotonic()) / 2, least_s)
-            seen, least_s = self._look(intent_id, xid, patience_s), _LEAST_S
-            answer = seen or answer
-            left_s = give_up - time.monotonic()
-            if (seen and seen.told in ("settled", "failed", "cancelled")) or left_s <= 0:
-                break
-            pausing.wait(min(pause_s, left_s))
-            pause_s = min(pause_s * 2, _POLL_MAX_S)
-        answer = answer or not_seen(intent_id)
-        if isinstance(intent, Answer):
-            return replace(answer, deduplicated=intent.deduplicated, notes=intent.notes)
-        return answer
+        return wait(self._store.get, self._asked(intent, timeout_s))
 
     async def await_settled(
         self, intent: Answer | UUID | str, timeout_s: float | None = None
     ) -> Answer:
-        """``wait`` for coroutines; the reads run in a thread."""
-        return await asyncio.to_thread(self.wait, intent, timeout_s)
+        """``wait`` for coroutines, any number of them at once. One that is cancelled was told
+        nothing: the outcome is told again to whoever asks next."""
+        return await self._poller.get().wait(self._asked(intent, timeout_s))
 
-    def _look(self, intent_id: UUID, xid: str, patience_s: float) -> Answer | None:
-        try:
-            with self._store.get().transaction(patience_s) as tx:
-                row = reading.look(tx, intent_id)
-                if row is None or row["id"] != intent_id:
-                    if xid and reading.in_progress(tx, xid):
-                        raise Invalid("intent", "its transaction is still open: commit, then wait")
-                    return None
-                return answer_of(row, deduplicated=True)
-        except (Unreachable, psycopg.Error):
-            return None
+    def _asked(self, intent: Answer | UUID | str, timeout_s: float | None) -> Asked:
+        limit_s = self.settings.wait_s if timeout_s is None else seconds(timeout_s)
+        if isinstance(intent, Answer):
+            return Asked(intent.intent_id, limit_s, intent)
+        return Asked(as_uuid(intent, "intent"), limit_s)
 
     # -- results -----------------------------------------------------------------------------
 
@@ -229,22 +216,29 @@ class Outbox:
         """Results this consumer has not had yet, consumed in the caller's own transaction: each
         exactly once per consumer, whatever commits or rolls back. Up to ``limit``. A connection in
         autocommit with no transaction open is refused: what it took would be gone at once."""
-        _check_consumer(consumer)
+        check_consumer(consumer)
         if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= 10_000:
             raise Invalid("limit", "must be an integer from 1 to 10000")
         enqueueing.require_transaction(session)
         params = {"consumer": consumer, "limit": limit}
         if not enqueueing.run(_one(settlements.KNOWN, params), session):
+            if enqueueing.run(_one(settlements.FORBIDS_REGISTERING, params), session):
+                raise Invalid(
+                    "session",
+                    f"has advanced an epoch, and {consumer!r} is a new consumer: take its first "
+                    "results in a transaction of their own",
+                )
             settlements.register(self._store.get(), consumer)
         rows = enqueueing.run(_one(settlements.TAKE, params), session)
-        return [settlement_of(row) for row in rows]
+        return [settlement_of({**row, "at": enqueueing.moment(row["at"])}) for row in rows]
 
     # -- epochs ------------------------------------------------------------------------------
 
     def advance_epoch(self, session: Any, tenant: str, run_id: str, epoch: str) -> int:
         """A new turn of a conversation begins, in the caller's transaction: earlier epochs of the
         run are over, and their never-sent intents whose key contains the epoch are cancelled
-        (compensations are not). Returns how many were."""
+        (compensations are not). Returns how many were. Raises ``StaleEpoch``, and
+        ``RetryTransaction`` where the caller's snapshot hides a consumer of results."""
         Scope(tenant=tenant, run_id=run_id, epoch=epoch)
         if not epoch:
             raise Invalid("epoch", "must not be empty")
@@ -259,46 +253,6 @@ class Outbox:
             store.close()
 
 
-def _lock_order(made: Draft) -> tuple[str, ...]:
-    """One order of whatever two transactions could wait for: a key, or (across epochs) a twin."""
-    if made.tool.once_per != "epoch":
-        return (made.key.hex(),)
-    scope, print_ = made.scope, made.columns["fingerprint"].hex()
-    return (scope.tenant, scope.account, scope.run_id, print_, made.key.hex())
-
-
 def _one(sql: str, params: Mapping[str, Any]) -> enqueueing.Steps:
     rows = yield sql, params
     return rows
-
-
-def _pairs(requests: Any) -> Iterator[tuple[Any, Any]]:
-    if isinstance(requests, str | bytes | Mapping) or not isinstance(requests, Iterable):
-        raise Invalid("requests", "must be pairs of a Scope and arguments")
-    for n, pair in enumerate(requests):
-        if not isinstance(pair, tuple | list) or len(pair) != 2:
-            raise Invalid(f"requests[{n}]", "must be a pair of a Scope and arguments")
-        yield pair[0], pair[1]
-
-
-def _seconds(value: Any) -> float:
-    # The comparison also refuses NaN.
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not value <= threading.TIMEOUT_MAX
-    ):
-        raise Invalid("timeout_s", "must be a number of seconds")
-    return max(value, 0.0)
-
-
-def _uuid(value: UUID | str, path: str) -> UUID:
-    try:
-        return value if isinstance(value, UUID) else UUID(str(value))
-    except ValueError:
-        raise Invalid(path, "is not an intent id") from None
-
-
-def _check_consumer(consumer: str) -> None:
-    if not isinstance(consumer, str) or not 1 <= len(consumer) <= 100 or not consumer.isprintable():
-        raise Invalid("consumer", "must be printable text of 1 to 100 characters")

@@ -27,7 +27,7 @@ from outbox.errors import OutboxError, Unreachable
 from outbox.forks import PerProcess
 from outbox.settings import Settings
 from outbox.store import settlements
-from outbox.store.connection import noticing
+from outbox.store.connection import connect_args
 
 Handler = Callable[[Session, Settlement], Any]
 _CHECK = text("SET CONSTRAINTS ALL IMMEDIATE")
@@ -65,21 +65,22 @@ class Consumer:
         self, settings: Settings, name: str, handler: Handler, *, limit: int = 100
     ) -> None:
         url = settings.require_database()
-        self._engine = PerProcess(lambda: create_engine(url, connect_args=noticing(url)))
+        self._engine = PerProcess(lambda: create_engine(url, connect_args=connect_args(url)))
         self._outbox = Outbox(settings)
         self._name = name
         self._handler = handler
         self._limit = limit
 
-    def once(self) -> Consumed:
+    def once(self, *, hurry: bool = False) -> Consumed:
         """Takes up to ``limit`` results and hands each over inside a savepoint. One that raises is
-        given back, and so are later results of the same intent, so that their order holds.
+        given back and comes again later each time, and so are later results of the same intent, so
+        that their order holds. ``hurry``: what failed before is due now.
 
         Raises ``Unreachable``, and ``Committed`` for a handler that ends the transaction.
         """
         try:
             with Session(self._engine.get()) as session, session.begin():
-                return self._hand_over(session)
+                return self._hand_over(session, hurry=hurry)
         except OperationalError as error:
             raise Unreachable(
                 f"the database does not answer: {type(error.orig).__name__}"
@@ -87,19 +88,22 @@ class Consumer:
         except PendingRollbackError as error:
             raise Unreachable("the database connection was lost under the handler") from error
 
-    def _hand_over(self, session: Session) -> Consumed:
+    def _hand_over(self, session: Session, *, hurry: bool) -> Consumed:
+        if hurry:
+            settlements.hurry(session, self._name)
         taken = self._outbox.settlements(session, self._name, self._limit)
         failed: list[Failure] = []
         waiting: set[UUID] = set()
         given_back = 0
         for settlement in taken:
-            if settlement.intent_id not in waiting:
+            comes_first = settlement.intent_id not in waiting
+            if comes_first:
                 error = self._handle(session, settlement)
                 if error is None:
                     continue
                 failed.append(Failure(settlement.id, settlement.intent_id, error))
                 waiting.add(settlement.intent_id)
-            settlements.give_back(session, self._name, settlement.id)
+            settlements.give_back(session, self._name, settlement.id, failed=comes_first)
             given_back += 1
         return Consumed(len(taken) - given_back, tuple(failed), full=len(taken) == self._limit)
 
@@ -113,7 +117,9 @@ class Consumer:
             with session.begin_nested() as checked:
                 session.execute(_CHECK)
                 checked.rollback()  # the next handler may defer its constraints
-        except (Exception, SystemExit) as raised:
+        except KeyboardInterrupt:
+            raise  # somebody ends the program, and not this result
+        except BaseException as raised:  # asyncio's CancelledError is one
             error = _where(raised)
         if not savepoint.is_active and not session.in_nested_transaction():
             raise Committed(_ENDED)

@@ -68,6 +68,16 @@ class Unreachable(OutboxError):
     """A backend did not answer in its bounded time; nothing was lost, ask again."""
 
 
+class Busy(Unreachable):
+    """The backend is there, and this one thing could not be done in its bounded time: another
+    transaction holds a row, or the statement took too long. Everything else may go on."""
+
+
+class ReadOnly(Unreachable):
+    """The database takes no writes, or this transaction: a standby, or read-only by its settings.
+    Nothing was recorded."""
+
+
 class NotFound(OutboxError):
     """No such row; ``field`` names what was looked for."""
 

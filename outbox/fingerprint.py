@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+import unicodedata
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -21,6 +22,10 @@ import rfc8785
 
 from outbox.errors import Invalid
 
+Rule = Callable[[Mapping[str, Any]], bytes]
+
+# The rule that new rows are recorded under. A new rule is known (in ``RULES``) for a whole release
+# before it is written: processes of two releases that run side by side then find each other's rows.
 FINGERPRINT_VERSION = 1
 MAX_INTEGER = 2**53 - 1
 
@@ -63,7 +68,8 @@ def cleaned(value: Any, path: str, limits: Limits = Limits(), depth: int = 0) ->
     """``value`` reduced to what JSON, Postgres and RFC 8785 can all carry, or ``Invalid``.
 
     Tuples become lists; aware datetimes RFC 3339 text in UTC; dates and UUIDs text; a Decimal the
-    number it equals. Raises ``Invalid`` naming the field for everything else.
+    number it equals; text is brought to Unicode's composed form (NFC). Raises ``Invalid`` naming
+    the field for everything else.
     """
     if depth > limits.max_depth:
         raise Invalid(path, f"is nested deeper than {limits.max_depth} levels")
@@ -74,9 +80,12 @@ def cleaned(value: Any, path: str, limits: Limits = Limits(), depth: int = 0) ->
     if isinstance(value, int | float | Decimal):
         return _number(value, path)
     if isinstance(value, Mapping):
+        named = {_name(name, path): item for name, item in value.items()}
+        if len(named) < len(value):
+            raise Invalid(path, "has one key in two spellings of the same text")
         return {
-            _name(name, path): cleaned(item, _within(path, name), limits, depth + 1)
-            for name, item in value.items()
+            name: cleaned(item, _within(path, name), limits, depth + 1)
+            for name, item in named.items()
         }
     if isinstance(value, list | tuple):
         return [cleaned(v, f"{path}[{i}]", limits, depth + 1) for i, v in enumerate(value)]
@@ -113,8 +122,9 @@ def _text(value: str, path: str) -> str:
         value.encode("utf-8")
     except UnicodeEncodeError:
         raise Invalid(path, "holds a lone surrogate, which is not Unicode text") from None
-    # A plain str: a subclass (an Enum member) must not reach the encoder as itself.
-    return str.__str__(value)
+    # A plain str: a subclass (an Enum member) must not reach the encoder as itself. And one
+    # spelling of it: the same text in another form must not be another write.
+    return unicodedata.normalize("NFC", str.__str__(value))
 
 
 def _number(value: int | float | Decimal, path: str) -> int | float:
@@ -150,9 +160,24 @@ def canonical(value: Any, path: str, limits: Limits = Limits()) -> str:
     return encoded.decode("utf-8")
 
 
-def fingerprint(identity: Mapping[str, Any]) -> bytes:
-    """SHA-256 (32 bytes) of the canonical identity fields, under ``FINGERPRINT_VERSION``."""
+def _canonical_json(identity: Mapping[str, Any]) -> bytes:
     return hashlib.sha256(rfc8785.dumps(dict(identity))).digest()
+
+
+# Every rule that a row may be recorded under, by version. One is taken out only once no row of its
+# version can be asked for again.
+RULES: dict[int, Rule] = {1: _canonical_json}
+
+
+def fingerprint(identity: Mapping[str, Any], version: int | None = None) -> bytes:
+    """SHA-256 (32 bytes) of the cleaned identity fields by one of ``RULES``: by
+    ``FINGERPRINT_VERSION`` unless another is named."""
+    return RULES[written_version() if version is None else version](identity)
+
+
+def written_version() -> int:
+    """The version that new rows are recorded under."""
+    return FINGERPRINT_VERSION
 
 
 def intent_key(

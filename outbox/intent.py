@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote
 from uuid import UUID
 
+from outbox.codec import PLAIN_NAME, Codec, seal_text
 from outbox.errors import Invalid
 from outbox.fingerprint import (
-    FINGERPRINT_VERSION,
+    RULES,
     Limits,
     canonical,
     cleaned,
@@ -19,6 +20,7 @@ from outbox.fingerprint import (
     intent_id,
     intent_key,
     parse_json,
+    written_version,
 )
 from outbox.policy import Policy
 from outbox.request import frozen
@@ -29,17 +31,29 @@ _GATE_PART_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True)
+class Recorded:
+    """What one intent is recorded as under one version of the fingerprint."""
+
+    fingerprint: bytes
+    key: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Draft:
-    """A complete, validated intent that has not met the database yet. ``columns`` are the row."""
+    """A complete, validated intent that has not met the database yet. ``columns`` are the row,
+    ``args`` the arguments in the clear; ``ever`` is what it may be recorded as already, by the
+    oldest fingerprint version that is known first."""
 
     id: UUID
     key: bytes
     tool: WriteTool
     scope: Scope
-    identity: str
-    guard: str
-    free: str
+    identity: str = field(repr=False)
+    guard: str = field(repr=False)
+    free: str = field(repr=False)
+    args: str = field(repr=False)
     notes: tuple[str, ...]
+    ever: tuple[Recorded, ...]
     columns: Mapping[str, Any] = field(repr=False)
 
 
@@ -76,65 +90,34 @@ def draft(
     limits: Limits = Limits(),  # noqa: B008 - frozen
 ) -> Draft:
     """Validates, strips, canonicalises and freezes. Raises ``Invalid`` naming the field."""
-    if (
-        isinstance(occurrence, bool)
-        or not isinstance(occurrence, int)
-        or not 0 <= occurrence < 2**31
-    ):
-        raise Invalid("occurrence", "must be an integer from 0")
-    if tool.once_per == "epoch" and not scope.epoch:
-        raise Invalid("scope.epoch", f"{tool.name} is once per epoch, so an epoch must be given")
+    _check(tool, scope, occurrence)
     arguments, notes = _arguments(tool, args, limits)
     identity = {n: arguments[n] for n in tool.identity} if tool.identity else dict(arguments)
     guard = {n: arguments[n] for n in tool.guard}
     free = {n: v for n, v in arguments.items() if n not in identity and n not in guard}
-    amount, currency = _money(tool, arguments)
-    print_ = fingerprint(identity)
-    key = intent_key(
-        tenant=scope.tenant,
-        vendor=tool.vendor,
-        account=scope.account,
-        tool=tool.name,
-        once_per=tool.once_per,
-        run_id=scope.run_id,
-        epoch=scope.epoch,
-        print_=print_,
-        occurrence=occurrence,
-        supersedes=supersedes,
-    )
+    amount, currency = money = _money(tool, arguments)
+    ever = _recorded(tool, scope, identity, occurrence, supersedes)
+    key = ever[written_version()].key
     id_ = intent_id(key)
     marks = {"outbox_id": str(id_), "outbox_key": key.hex()}
-    request = frozen(tool, scope, arguments, (amount, currency), marks, limits)
-    identity_text = canonical(identity, "args", limits)
-    guard_text = canonical(guard, "args", limits)
+    request = frozen(tool, scope, arguments, money, marks, limits)
+    texts = {
+        name: canonical(part, "args", limits)
+        for name, part in (("identity", identity), ("guard", guard), ("args", arguments))
+    }
     columns: dict[str, Any] = {
+        **_said(tool, scope),
+        **texts,
         "id": str(id_),
-        "tenant": scope.tenant,
-        "vendor": tool.vendor,
-        "account": scope.account,
-        "tool": tool.name,
-        "operation": tool.operation,
-        "side_effect": tool.side_effect,
-        "run_id": scope.run_id,
-        "epoch": scope.epoch,
         "occurrence": occurrence,
-        "once_per": tool.once_per,
         "supersedes": str(supersedes) if supersedes else None,
         "key": key,
-        "fingerprint": print_,
-        "fingerprint_version": FINGERPRINT_VERSION,
-        "identity": identity_text,
-        "guard": guard_text,
-        "args": canonical(arguments, "args", limits),
+        "fingerprint": ever[written_version()].fingerprint,
         "request": request,
         "request_sha256": hashlib.sha256(request.encode()).digest(),
-        "api_version": tool.contract.api_version,
         "amount_minor": amount,
         "currency": currency,
         "lane": _lane(tool, scope, arguments),
-        "on_doubt": tool.on_doubt,
-        "resend_when_absent": tool.resend_when_absent,
-        "gate": gate_of(tool.vendor, scope.account, tool.name, scope.tenant),
         "ttl_s": policy.ttl_s(tool.contract, tool.ttl_s),
         "tool_call_id": _short(tool_call_id, "tool_call_id"),
         "traceparent": _short(traceparent, "traceparent"),
@@ -145,12 +128,91 @@ def draft(
         key=key,
         tool=tool,
         scope=scope,
-        identity=identity_text,
-        guard=guard_text,
+        **texts,
         free=canonical(free, "args", limits),
         notes=tuple(notes),
+        ever=tuple(ever.values()),
         columns=columns,
     )
+
+
+def _check(tool: WriteTool, scope: Scope, occurrence: Any) -> None:
+    if (
+        isinstance(occurrence, bool)
+        or not isinstance(occurrence, int)
+        or not 0 <= occurrence < 2**31
+    ):
+        raise Invalid("occurrence", "must be an integer from 0")
+    if tool.once_per == "epoch" and not scope.epoch:
+        raise Invalid("scope.epoch", f"{tool.name} is once per epoch, so an epoch must be given")
+
+
+def _recorded(
+    tool: WriteTool,
+    scope: Scope,
+    identity: Mapping[str, Any],
+    occurrence: int,
+    supersedes: UUID | None,
+) -> dict[int, Recorded]:
+    """By fingerprint version, the oldest first."""
+    found = {}
+    for version in sorted(RULES):
+        print_ = fingerprint(identity, version)
+        key = intent_key(
+            tenant=scope.tenant,
+            vendor=tool.vendor,
+            account=scope.account,
+            tool=tool.name,
+            once_per=tool.once_per,
+            run_id=scope.run_id,
+            epoch=scope.epoch,
+            print_=print_,
+            occurrence=occurrence,
+            supersedes=supersedes,
+        )
+        found[version] = Recorded(print_, key)
+    return found
+
+
+def _said(tool: WriteTool, scope: Scope) -> dict[str, Any]:
+    """The columns that are what the tool and the scope say, whatever the arguments are."""
+    return {
+        "tenant": scope.tenant,
+        "vendor": tool.vendor,
+        "account": scope.account,
+        "tool": tool.name,
+        "operation": tool.operation,
+        "side_effect": tool.side_effect,
+        "run_id": scope.run_id,
+        "epoch": scope.epoch,
+        "once_per": tool.once_per,
+        "fingerprint_version": written_version(),
+        "api_version": tool.contract.api_version,
+        "on_doubt": tool.on_doubt,
+        "resend_when_absent": tool.resend_when_absent,
+        "gate": gate_of(tool.vendor, scope.account, tool.name, scope.tenant),
+    }
+
+
+def sealed(made: Draft, codec: Codec) -> Draft:
+    """The same intent as it is kept: its arguments and its request under the codec.
+
+    Raises ``Invalid`` for a tool without an identity: then every argument makes the key, and is
+    kept in the clear.
+    """
+    if codec.writes == PLAIN_NAME:
+        return made
+    if not made.tool.identity:
+        raise Invalid(
+            "tool.identity",
+            f"{made.tool.name} declares none, so all its arguments would be kept in the clear",
+        )
+    columns = dict(made.columns)
+    for name in ("args", "request"):
+        columns[name], columns[f"{name}_codec"] = seal_text(
+            codec, columns[name], f"intents.{name}", columns["id"]
+        )
+    return replace(made, columns=columns)
 
 
 def _arguments(
@@ -208,7 +270,9 @@ def _lane(tool: WriteTool, scope: Scope, arguments: Mapping[str, Any]) -> str | 
         return None
     values = [arguments[name] for name in tool.lane]
     parts = [scope.tenant, tool.vendor, scope.account, list(tool.lane), values]
-    return hashlib.sha256(canonical(parts, "args.lane").encode()).hexdigest()
+    # By its account first: the claim skips all lanes of one that is closed at once.
+    digest = hashlib.sha256(canonical(parts, "args.lane").encode()).hexdigest()
+    return gate_prefix(tool.vendor, scope.account) + digest
 
 
 def _short(value: str | None, path: str) -> str | None:

@@ -138,10 +138,12 @@ class Absent:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """The look-up itself failed (or the source proves nothing); it says nothing of the write."""
+    """The look-up itself failed (or the source proves nothing); it says nothing of the write.
+    ``never``: this vendor shows nothing of the kind, so it is no use to ask again."""
 
     reason: str
     pause: bool = False
+    never: bool = False
 
 
 LookUp = Found | Absent | Unreadable

@@ -5,10 +5,31 @@ The functions take what the database said; nothing here reads a clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 
 from outbox.contract import VendorContract
+
+_DAY_S = 86400.0
+# No duration of ours is longer than that: beyond a hundred years a date has no room for it.
+_MOST_S = 366 * _DAY_S
+# Numbers that are no durations, and durations with a closer bound.
+_MOST: Mapping[str, float] = {
+    "batch": 10_000,
+    "threads": 1_000,
+    "children": 1_000,
+    "max_resends": 1_000,
+    "max_crashes": 1_000,
+    "breaker_sample": 10**9,
+    "breaker_failures": 10**9,
+    "page_group_from": 10**6,
+    "repage_s": 10**9,
+    "call_deadline_s": 3600.0,
+    "look_deadline_s": 3600.0,
+    "connect_s": 3600.0,
+    "lease_s": _DAY_S,
+}
+_POSITIVE = ("ttl_max_s", "ttl_without_evidence_s", "ttl_override_s", "window_override_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +132,8 @@ class Policy:
         """The contract with this policy's overrides (the demo's small windows) applied."""
         window = contract.window_s
         if window is not None and self.window_override_s is not None:
-            window = self.window_override_s
+            # The vendor forgets its keys when it does: no setting makes it remember longer.
+            window = min(window, self.window_override_s)
         return replace(
             contract,
             window_s=window,
@@ -131,14 +153,12 @@ class Policy:
 
     def ttl_s(self, contract: VendorContract, asked_s: float | None = None) -> float:
         """How long an intent may stay unsettled before a person is paged."""
-        if self.ttl_override_s is not None:
-            default = self.ttl_override_s
-        elif not contract.honours_keys and not contract.can_look_up:
+        if not contract.honours_keys and not contract.can_look_up:
             default = self.ttl_without_evidence_s
         else:
             window = self.adapted(contract).window_s if contract.honours_keys else None
             default = min(self.ttl_max_s, window / 2) if window else self.ttl_max_s
-        return min(asked_s, default) if asked_s is not None else default
+        return min(s for s in (asked_s, self.ttl_override_s, default) if s is not None)
 
     def quiet_after_s(self, contract: VendorContract) -> float:
         """From the end of the last lease until absence can be ruled (quiescence)."""
@@ -158,8 +178,20 @@ class Policy:
         """Until the next same-key re-send may be approved, after ``resends`` of them."""
         return self.resends_s[min(resends, len(self.resends_s) - 1)]
 
+    def loosened(self, contract: VendorContract) -> Iterator[tuple[str, str]]:
+        """Overrides that say less than what is known of a vendor: for a sandbox alone."""
+        for name, least in (
+            ("margin_override_s", contract.margin_s),
+            ("in_flight_override_s", contract.in_flight_bound_s),
+        ):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                yield name, f"must be at least {least:g} for {contract.vendor} with a live key"
+
     def problems(self) -> Iterator[tuple[str, str]]:
-        """The orderings that keep a call inside its lease and a task inside its limits."""
+        """The orderings that keep a call inside its lease and a task inside its limits, and
+        numbers that mean nothing."""
+        yield from self._out_of_bounds()
         if not self.start_limit_s + self.call_deadline_s + self.start_slack_s < self.lease_s:
             yield "lease_s", "start limit + call deadline + slack must be below the lease"
         longest = self.drain_budget_s + self.call_deadline_s + self.budget_slack_s
@@ -169,7 +201,8 @@ class Policy:
             yield "hard_limit_s", "must be above the soft limit"
         if not self.hard_limit_s < self.visibility_timeout_s:
             yield "visibility_timeout_s", "must be above the hard limit"
-        for name in ("batch", "threads", "max_crashes"):
+        at_least_one = ("batch", "threads", "max_crashes", "page_group_from", "breaker_sample")
+        for name in (*at_least_one, "breaker_failures"):
             if getattr(self, name) < 1:
                 yield name, "must be at least 1"
         for item in fields(self):
@@ -179,6 +212,15 @@ class Policy:
             yield "look_deadline_s", "must be above 0: a look that may take no time finds nothing"
         if self.children < 2:
             yield "children", "must be at least 2: drains never take the last child"
+
+    def _out_of_bounds(self) -> Iterator[tuple[str, str]]:
+        for item in fields(self):
+            value, most = getattr(self, item.name), _MOST.get(item.name, _MOST_S)
+            values = value if isinstance(value, tuple) else (value,)
+            if any(one is not None and one > most for one in values):
+                yield item.name, f"must be at most {most:.0f}"
+            elif item.name in _POSITIVE and value is not None and value <= 0:
+                yield item.name, "must be above 0"
 
 
 def _or(value: float | None, default: float) -> float:

@@ -11,13 +11,27 @@ from typing import Any
 
 from outbox.accounts import STRIPE_NAMES, AccountReader
 from outbox.addresses import database_url, scheme_of
+from outbox.codec import PLAIN, Codec, codec_of
 from outbox.contract import Account
+from outbox.contracts import CONTRACTS, register
 from outbox.errors import Invalid, SettingsError
 from outbox.policy import Policy
 
-_PAGER_SCHEMES = ("pagerduty", "webhook", "file")
+_PAGER_SCHEMES = (
+    "pagerduty",
+    "opsgenie",
+    "jsm",
+    "incidentio",
+    "alertmanager",
+    "webhook",
+    "file",
+    "apprise",
+)
 _REDIS_SCHEMES = ("redis", "rediss", "unix", "redis+socket")
 _LEAST_TIMEOUT_S = 0.01
+# A time-out beyond it waits for nothing that can still come.
+_MOST_TIMEOUT_S = 86400.0
+_MOST_BYTES = 1024**3
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +50,7 @@ class Settings:
     profile: str = "production"
     pagers: tuple[str, ...] | None = field(default=None, repr=False)
     pager_secret: str = field(default="", repr=False)
+    vendor_files: str = ""
     accounts: Mapping[tuple[str, str], Account] = field(default_factory=dict)
     statement_timeout_s: float = 5.0
     lock_timeout_s: float = 2.0
@@ -43,6 +58,7 @@ class Settings:
     redis_timeout_s: float = 0.25
     wait_s: float = 5.0
     webhook_max_bytes: int = 1024 * 1024
+    codec: Codec = field(default=PLAIN, repr=False, compare=False)
     policy: Policy = field(default_factory=Policy)
     sources: Mapping[str, str] = field(default_factory=dict, repr=False)
 
@@ -55,19 +71,23 @@ class Settings:
             database_url=reader.database_url(),
             redis_url=reader.redis_url(),
             host=reader.text("OUTBOX_HOST", "127.0.0.1"),
-            port=int(reader.number("PORT", 8000, whole=True)),
+            port=int(reader.number("PORT", 8000, whole=True, most=65535)),
             environment=reader.text("OUTBOX_ENVIRONMENT", "production"),
             actor=reader.text("OUTBOX_ACTOR", "") or _system_user(),
             profile=profile,
             pagers=reader.pagers(),
             pager_secret=reader.text("OUTBOX_PAGER_SECRET", ""),
+            vendor_files=reader.vendor_files(),
             accounts=reader.accounts(),
             statement_timeout_s=reader.timeout("OUTBOX_STATEMENT_TIMEOUT_S", 5.0),
             lock_timeout_s=reader.timeout("OUTBOX_LOCK_TIMEOUT_S", 2.0),
             idle_in_transaction_timeout_s=reader.timeout("OUTBOX_IDLE_TIMEOUT_S", 10.0),
             redis_timeout_s=reader.timeout("OUTBOX_REDIS_TIMEOUT_S", 0.25),
-            wait_s=reader.number("OUTBOX_WAIT_S", 5.0),
-            webhook_max_bytes=int(reader.number("OUTBOX_WEBHOOK_MAX_BYTES", 1048576, whole=True)),
+            wait_s=reader.number("OUTBOX_WAIT_S", 5.0, most=_MOST_TIMEOUT_S),
+            webhook_max_bytes=int(
+                reader.number("OUTBOX_WEBHOOK_MAX_BYTES", 1048576, whole=True, most=_MOST_BYTES)
+            ),
+            codec=reader.codec(),
             policy=reader.policy(Policy.demo() if profile == "demo" else Policy()),
         )
         reader.unknown_names()
@@ -98,6 +118,11 @@ class Settings:
             )
         if self.live() and self.profile == "demo":
             yield "OUTBOX_PROFILE", "demo settings are refused with a live credential"
+            return
+        live = {vendor for (vendor, _), account in self.accounts.items() if account.mode == "live"}
+        for vendor in sorted(live & set(CONTRACTS)):
+            for name, problem in self.policy.loosened(CONTRACTS[vendor]):
+                yield f"OUTBOX_{name.upper()}", problem
 
 
 class _Reader:
@@ -126,7 +151,9 @@ class _Reader:
             return default
         return value
 
-    def number(self, name: str, default: float, *, whole: bool = False) -> float:
+    def number(
+        self, name: str, default: float, *, whole: bool = False, most: float | None = None
+    ) -> float:
         value = self.text(name, "")
         if value == "":
             if name in self.env:
@@ -140,10 +167,13 @@ class _Reader:
         if not 0 <= parsed < float("inf"):
             self.problems.append((name, "must not be negative or infinite"))
             return default
+        if most is not None and parsed > most:
+            self.problems.append((name, f"must be at most {most:.0f}"))
+            return default
         return parsed
 
     def timeout(self, name: str, default: float) -> float:
-        value = self.number(name, default)
+        value = self.number(name, default, most=_MOST_TIMEOUT_S)
         if value < _LEAST_TIMEOUT_S:
             # To Postgres 0 ms means for ever.
             self.problems.append((name, f"must be at least {_LEAST_TIMEOUT_S} s"))
@@ -177,13 +207,19 @@ class _Reader:
         for part in named:
             scheme, _, rest = part.partition(":")
             if scheme not in _PAGER_SCHEMES or not rest:
+                kinds = ", ".join(f"{known}:" for known in _PAGER_SCHEMES)
                 self.problems.append(
-                    (
-                        "OUTBOX_PAGERS",
-                        "must be `none` or a list of pagerduty:KEY, webhook:URL, file:PATH",
-                    )
+                    ("OUTBOX_PAGERS", f"must be `none` or a list of targets, each one of {kinds}")
                 )
         return named
+
+    def codec(self) -> Codec:
+        factory, keys = self.text("OUTBOX_CODEC", ""), self.text("OUTBOX_CODEC_KEYS", "")
+        try:
+            return codec_of(factory, keys)
+        except Invalid as error:
+            self.problems.append((error.field, error.problem))
+            return PLAIN
 
     def policy(self, base: Policy) -> Policy:
         changes: dict[str, Any] = {}
@@ -212,6 +248,23 @@ class _Reader:
             self.problems.append((name, "must be numbers of seconds separated by commas"))
             return default
         return values
+
+    def vendor_files(self) -> str:
+        """Makes the vendors known that files describe; the accounts are checked against them."""
+        said = self.text("OUTBOX_VENDORS", "")
+        if not said:
+            return said
+        # Imported here: most programs have no such file, and start sooner without.
+        from outbox.contracts.recipes import read_recipes
+
+        contracts, problems = read_recipes(said)
+        self.problems.extend(("OUTBOX_VENDORS", problem) for problem in problems)
+        for contract in contracts:
+            try:
+                register(contract)
+            except Invalid as error:
+                self.problems.append(("OUTBOX_VENDORS", error.problem))
+        return said
 
     def accounts(self) -> dict[tuple[str, str], Account]:
         names = ("OUTBOX_ACCOUNTS", *STRIPE_NAMES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -179,3 +180,5 @@ class Scope:
                 raise Invalid(f"scope.{label}", "is longer than 200 characters")
             if "\x00" in value or not value.isprintable():
                 raise Invalid(f"scope.{label}", "holds a control character")
+            if not unicodedata.is_normalized("NFC", value):
+                raise Invalid(f"scope.{label}", "is not in Unicode's composed form (NFC)")

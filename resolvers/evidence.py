@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import datetime
 
 from outbox.contract import Call, Vendor
@@ -20,16 +21,30 @@ def look_up(vendor: Vendor, row: Intent, call: Call, policy: Policy, began_at: d
 
     Objects are sought by the vendor's clock since the intent was recorded (the first send that is
     known may not have been the first: one that was proved not sent may still arrive), less an
-    allowance. A vendor's clock that is further behind would hide what landed.
+    allowance, and until nothing of the last send can land any more, plus the same: the older a
+    doubt at a busy account, the more there is that came after it. A vendor's clock that is further
+    away would hide what landed.
     """
     first = min(row.created_at, row.first_sent_at or row.created_at)
-    seen = vendor.look_up(call, int(first.timestamp() - policy.clock_skew_s))
+    seen = vendor.look_up(
+        call, int(first.timestamp() - policy.clock_skew_s), _until(vendor, row, policy)
+    )
     if isinstance(seen, Unreadable) or not seen.vendor_now:
         return seen
-    behind_s = began_at.timestamp() - seen.vendor_now
-    if behind_s > policy.clock_skew_s:
-        return Unreadable(f"the vendor's clock and the database's differ by {behind_s:.0f} s")
+    apart_s = abs(began_at.timestamp() - seen.vendor_now)
+    if apart_s > policy.clock_skew_s:
+        return Unreadable(f"the vendor's clock and the database's differ by {apart_s:.0f} s")
     return seen
+
+
+def _until(vendor: Vendor, row: Intent, policy: Policy) -> int | None:
+    if row.veto is not None:
+        return None  # the vendor's own repair of a stored 500 comes when it comes
+    ends = [end for end in (row.last_lease_end, row.lease_until) if end is not None]
+    if not ends:
+        return None
+    bound_s = policy.adapted(vendor.contract).in_flight_bound_s
+    return math.ceil(max(ends).timestamp() + bound_s + policy.clock_skew_s)
 
 
 def apply_reading(

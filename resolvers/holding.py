@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from outbox.errors import Denied, Invalid, NotFound
-from outbox.states import Event, Status
-from outbox.store import checks, escalations, inbox, intents, rulings, switches
+from outbox.states import Event, Status, transition
+from outbox.store import checks, escalations, inbox, intents, page_groups, rulings, switches
 from outbox.store.connection import Store, Transaction
+from outbox.store.intents import Intent
 from outbox.store.moves import Change, apply, log
 from resolvers.directory import Directory
 from resolvers.triage_case import Case, Ruling, moment, read_case, said_by
@@ -34,8 +37,9 @@ def ack(
     case = _open_case(store, reference)
     _check_end("for", for_s)
     with store.transaction() as tx:
-        row = intents.lock(tx, case.intent.id) if case.intent else None
-        found = _lock_open(tx, case)
+        row = _row(tx, case, dry_run=dry_run)
+        found = _open(tx, case, dry_run=dry_run)
+        withdrawn = row is not None and row.state is Status.RETRYABLE
         if found["acked"] and found["acked_by"] != by:
             raise Denied(
                 "acknowledged",
@@ -45,10 +49,13 @@ def ack(
             said = f"nothing to do: you look at it until {moment(found['acked_until'])}"
             return _held(case, "ack", said, until=found["acked_until"])
         if dry_run:
-            return _held(case, "ack", f"would acknowledge for {for_s:g} s", dry_run=True)
+            said = f"would acknowledge for {for_s:g} s" + ("; withdraws its re-send" * withdrawn)
+            left = None
+            if row is not None and withdrawn:
+                left = transition(row.state, Event.RESEND_WITHDRAWN).status
+            return _held(case, "ack", said, dry_run=True, becomes=left)
         until = rulings.ack(tx, found["id"], by=by, for_s=for_s)
         _log(tx, case, "acked", by, reason, {"until": moment(until)})
-        withdrawn = row is not None and row.state is Status.RETRYABLE
         if row is not None and withdrawn:
             due_in_s = directory.policy.look_delay_s(row.looks, escalated=True)
             apply(
@@ -75,9 +82,8 @@ def mute(
     case = _open_case(store, reference)
     _check_end("for", for_s)
     with store.transaction() as tx:
-        if case.intent is not None:
-            intents.lock(tx, case.intent.id)
-        found = _lock_open(tx, case)
+        _row(tx, case, dry_run=dry_run)
+        found = _open(tx, case, dry_run=dry_run)
         left_s = (found["muted_until"] - found["now"]).total_seconds() if found["muted"] else 0.0
         if found["muted"] and left_s >= for_s - 1:
             said = (
@@ -102,13 +108,18 @@ def close(
         raise Denied("about_an_intent", "a question about an intent is closed by a verdict on it")
     assert case.escalation is not None
     with store.transaction() as tx:
-        found = rulings.lock_escalation(tx, case.escalation["id"])
+        seen = rulings.see_escalation if dry_run else rulings.lock_escalation
+        found = seen(tx, case.escalation["id"])
         assert found is not None
         if found["closed_at"] is not None:
             said = f"nothing to do: closed by {found['closed_by']} at {moment(found['closed_at'])}"
             return _held(case, "close", said)
         if rulings.switch(tx, found["holder"]) is not None:
             raise Denied("still_closed", f"{found['holder']} is still closed: resume it")
+        if found["holder"].startswith(page_groups.GROUP):
+            left = page_groups.open_in_group(tx, found["id"], 1).count
+            if left:
+                raise Denied("still_open", f"{left} of its questions are open; the last closes it")
         if dry_run:
             return _held(case, "close", "would close it", dry_run=True)
         escalations.close(tx, found["id"], by=by, verdict="closed")
@@ -129,17 +140,15 @@ def pause(
     """Stops every claim for one account of a vendor until somebody resumes it; approved re-sends
     are withdrawn within a tick. Calls on the wire end as they end."""
     by, reason = said_by(by, reason)
-    with store.transaction() as tx:
-        holder = _holder(tx, directory, vendor, account)
-        found = rulings.switch(tx, holder)
+    with _switch(store, directory, vendor, account) as (tx, holder, found):
         if found is not None and found["kind"] != "breaker":
             return _switched(holder, "pause", f"nothing to do: {_closed_by(found)}")
         held = f"{vendor}/{account}: {checks.waiting(tx, vendor, account)['intents']} writes wait"
         if dry_run:
             return _switched(holder, "pause", f"would pause {held}", dry_run=True)
         if not switches.pause(tx, vendor, account, kind="pause", reason=reason, by=by):
-            found = rulings.switch(tx, holder)
-            raise Denied("decided", f"decided meanwhile: {_closed_by(found or {})}")
+            now = rulings.switch(tx, holder)
+            raise Denied("decided", f"decided meanwhile: {_closed_by(now or {})}")
     return _switched(holder, "pause", f"paused {held}", changed=True)
 
 
@@ -155,9 +164,7 @@ def resume(
 ) -> Ruling:
     """Opens the account's gates again, whatever closed them; what is due is sent at once."""
     by, reason = said_by(by, reason)
-    with store.transaction() as tx:
-        holder = _holder(tx, directory, vendor, account)
-        found = rulings.switch(tx, holder)
+    with _switch(store, directory, vendor, account) as (tx, holder, found):
         if found is None:
             return _switched(holder, "resume", f"nothing to do: {vendor}/{account} is open")
         if dry_run:
@@ -206,9 +213,17 @@ def _open_case(store: Store, reference: Case | str | UUID) -> Case:
     return case
 
 
-def _lock_open(tx: Transaction, case: Case) -> dict[str, Any]:
+def _row(tx: Transaction, case: Case, *, dry_run: bool) -> Intent | None:
+    """The intent, locked before its escalation as every writer does; a dry run locks nothing."""
+    if case.intent is None:
+        return None
+    return intents.read(tx, case.intent.id) if dry_run else intents.lock(tx, case.intent.id)
+
+
+def _open(tx: Transaction, case: Case, *, dry_run: bool) -> dict[str, Any]:
     assert case.escalation is not None
-    found = rulings.lock_escalation(tx, case.escalation["id"])
+    seen = rulings.see_escalation if dry_run else rulings.lock_escalation
+    found = seen(tx, case.escalation["id"])
     assert found is not None
     if found["closed_at"] is not None:
         raise Denied(
@@ -223,14 +238,21 @@ def _check_end(field: str, for_s: float) -> None:
         raise Invalid(field, f"must be more than 0 and at most {MAX_HOLD_S / 86400:g} days")
 
 
-def _holder(tx: Transaction, directory: Directory, vendor: str, account: str) -> str:
-    configured = set(directory.settings.accounts)
-    known = configured | {(r["vendor"], r["account"]) for r in rulings.known_accounts(tx)}
+@contextmanager
+def _switch(
+    store: Store, directory: Directory, vendor: str, account: str
+) -> Iterator[tuple[Transaction, str, dict[str, Any] | None]]:
+    """A transaction over an account's switch: the holder's name, and what closed it (None: open).
+    Raises ``NotFound`` for an account that nobody knows."""
     holder = switches.holder_of(vendor, account)
-    if (vendor, account) not in known and rulings.switch(tx, holder) is None:
-        candidates = tuple(f"{v}/{a}" for v, a in sorted(known))
-        raise NotFound("account", f"no account {vendor}/{account} is known", candidates)
-    return holder
+    with store.transaction() as tx:
+        found = rulings.switch(tx, holder)
+        known = set(directory.settings.accounts)
+        known |= {(r["vendor"], r["account"]) for r in rulings.known_accounts(tx)}
+        if found is None and (vendor, account) not in known:
+            candidates = tuple(f"{v}/{a}" for v, a in sorted(known))
+            raise NotFound("account", f"no account {vendor}/{account} is known", candidates)
+        yield tx, holder, found
 
 
 def _closed_by(found: dict[str, Any]) -> str:
@@ -262,8 +284,10 @@ def _held(
     changed: bool = False,
     dry_run: bool = False,
     until: datetime | None = None,
+    becomes: str | None = None,
 ) -> Ruling:
     question = case.escalation or {}
+    now = case.intent.status if case.intent and dry_run else None
     return Ruling(
         verb=verb,
         said=said,
@@ -273,6 +297,8 @@ def _held(
         escalation_id=question.get("id"),
         holder=question.get("holder"),
         until=until,
+        status=now,
+        becomes=becomes or now,
     )
 
 

@@ -218,7 +218,7 @@ class Looker:
             with self._store.transaction() as tx:
                 began_at = intents.now(tx)
             seen = self._look_up(row, began_at)
-        if isinstance(seen, Unreadable):
+        if isinstance(seen, Unreadable) and not seen.never:
             return
         with self._store.transaction() as tx:
             current = intents.lock(tx, row.id)

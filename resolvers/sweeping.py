@@ -6,6 +6,7 @@ from outbox.states import Event
 from outbox.store import doubt
 from outbox.store.connection import Store
 from outbox.store.moves import Change, apply
+from resolvers import parts
 from resolvers.directory import Directory
 
 _BATCH = 500
@@ -13,28 +14,36 @@ _BATCH = 500
 
 def expire_once(store: Store, directory: Directory) -> int:
     """Puts rows whose lease has ended in doubt, and cancels never-sent rows of ended epochs."""
-    moved = 0
-    while True:
-        with store.transaction() as tx:
-            count = doubt.expire_leases(
-                tx,
-                limit=_BATCH,
-                look_in_s=directory.policy.looks_s[0],
-                max_crashes=directory.policy.max_crashes,
-            )
-        moved += count
-        if count < _BATCH:
-            break
+    budget_s = directory.policy.tick_expire_s
+    return parts.each(
+        (
+            lambda: parts.in_pieces(lambda: _expire(store, directory), _BATCH, budget_s),
+            lambda: _cancel(store),
+        )
+    )
+
+
+def _expire(store: Store, directory: Directory) -> int:
     with store.transaction() as tx:
-        for row in doubt.cancel_stale_epochs(tx, _BATCH):
+        return doubt.expire_leases(
+            tx,
+            limit=_BATCH,
+            look_in_s=directory.policy.looks_s[0],
+            max_crashes=directory.policy.max_crashes,
+        )
+
+
+def _cancel(store: Store) -> int:
+    with store.transaction() as tx:
+        rows = doubt.cancel_stale_epochs(tx, _BATCH)
+        for row in rows:
             apply(
                 tx,
                 row,
                 Event.CANCELLED,
                 Change(actor="sweep", reason="the epoch is over", settled_by="epoch"),
             )
-            moved += 1
-    return moved
+    return len(rows)
 
 
 def withdraw_once(store: Store, directory: Directory) -> int:

@@ -30,6 +30,7 @@ from kombu.asynchronous import set_event_loop
 from kombu.entity import Queue
 
 from outbox.doorbell import DRAIN_TASK, SEND_QUEUE, broker_url_of
+from outbox.policy import Policy
 from outbox.settings import Settings
 from workers.children import Children
 from workers.rounds import Rounds
@@ -111,14 +112,6 @@ def build_app(settings: Settings) -> Celery:
     """The Celery application for these settings; queues, limits and ticks, no results."""
     policy = settings.policy
     app = Celery("outbox", broker=broker_url_of(settings.redis_url), set_as_current=False)
-    ticks = {
-        "drain": (DRAIN_TASK, policy.tick_drain_s, SEND_QUEUE),
-        "expire": ("outbox.expire", policy.tick_expire_s, RESOLVE_QUEUE),
-        "join": ("outbox.join", policy.tick_join_s, RESOLVE_QUEUE),
-        "resolve": ("outbox.resolve", policy.tick_resolve_s, RESOLVE_QUEUE),
-        "escalate": ("outbox.escalate", policy.tick_escalate_s, RESOLVE_QUEUE),
-        "page": ("outbox.page", policy.tick_page_s, RESOLVE_QUEUE),
-    }
     app.conf.update(
         timezone="UTC",
         enable_utc=True,
@@ -149,17 +142,30 @@ def build_app(settings: Settings) -> Celery:
             "socket_connect_timeout": max(settings.redis_timeout_s, 1.0),
             "socket_keepalive": True,
         },
-        beat_schedule={
-            name: {
-                "task": task,
-                "schedule": period,
-                # Missed ticks are not replayed: a tick that waited for two periods is worthless.
-                "options": {"queue": queue, "expires": 2 * period},
-            }
-            for name, (task, period, queue) in ticks.items()
-        },
+        beat_schedule=_ticks(policy),
     )
     return app
+
+
+def _ticks(policy: Policy) -> dict[str, dict[str, Any]]:
+    """Beat's schedule: each job's task, its period and its queue."""
+    ticks = {
+        "drain": (DRAIN_TASK, policy.tick_drain_s, SEND_QUEUE),
+        "expire": ("outbox.expire", policy.tick_expire_s, RESOLVE_QUEUE),
+        "join": ("outbox.join", policy.tick_join_s, RESOLVE_QUEUE),
+        "resolve": ("outbox.resolve", policy.tick_resolve_s, RESOLVE_QUEUE),
+        "escalate": ("outbox.escalate", policy.tick_escalate_s, RESOLVE_QUEUE),
+        "page": ("outbox.page", policy.tick_page_s, RESOLVE_QUEUE),
+    }
+    return {
+        name: {
+            "task": task,
+            "schedule": period,
+            # Missed ticks are not replayed: a tick that waited for two periods is worthless.
+            "options": {"queue": queue, "expires": 2 * period},
+        }
+        for name, (task, period, queue) in ticks.items()
+    }
 
 
 def add_tasks(app: Celery, child: Child) -> None:
@@ -179,7 +185,9 @@ def _job(child: Child, role: str) -> Any:
     def run() -> None:
         runtime = child.runtime
         if runtime is not None:
-            child.rounds.run(role, lambda: runtime.run(role))
+            # Not waited for: a pager or a database that is slow for one role must not keep the
+            # child from the others.
+            child.rounds.begin(role, lambda: runtime.run(role))
 
     run.__name__ = role
     return run

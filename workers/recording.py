@@ -6,9 +6,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from uuid import UUID
 
-from outbox.errors import Unreachable
+from outbox.errors import Busy, Unreachable
 from outbox.outcomes import Lost, NotSent, Outcome, Receipt
 from outbox.store import doubt, records, switches
 from outbox.store.connection import Store, Transaction
@@ -21,6 +22,19 @@ from workers.flight import Flight
 _log = logging.getLogger(__name__)
 _JITTER = 0.2
 _FORBIDDEN = 403
+# So many rows that cannot be written in their time are waited for, before the rest is put off.
+_MOST_BUSY = 2
+
+Result = tuple[Flight, Outcome]
+
+
+@dataclass(slots=True)
+class Left:
+    """What could not be written: because the database is ``away``, or because another transaction
+    has the row in hand (``held``)."""
+
+    away: list[Result] = field(default_factory=list)
+    held: list[Result] = field(default_factory=list)
 
 
 class Recorder:
@@ -42,50 +56,70 @@ class Recorder:
         self._breaker = Breaker(self._policy)
         self._jitter = jitter
 
-    def write(self, batch: list[tuple[Flight, Outcome]]) -> list[tuple[Flight, Outcome]]:
-        """Returns what could not be written because the database is away."""
-        first: dict[UUID, tuple[Flight, Outcome]] = {}
-        late: list[tuple[Flight, Outcome]] = []
+    def write(self, batch: list[Result]) -> Left:
+        """Returns what could not be written now."""
+        first: dict[UUID, Result] = {}
+        late: list[Result] = []
         for result in batch:
             if first.setdefault(result[0].intent.id, result) is not result:
                 late.append(result)
-        alone = late
+        alone, held = late, frozenset[UUID]()
         try:
-            self._write_together([self._ended(*result) for result in first.values()])
+            held = self._write_together([self._ended(*result) for result in first.values()])
+        except Busy:
+            alone = [*first.values(), *late]
         except Unreachable:
-            return batch
+            return Left(away=batch)
         except Exception as error:
             # By its class: the message of a database error quotes the row.
             _log.error("a batch of %d is recorded one by one: %s", len(first), _name(error))
             alone = [*first.values(), *late]
-        for position, result in enumerate(alone):
+        left = Left(held=[first[intent_id] for intent_id in sorted(held)])
+        return self._write_each(alone, set(held), left)
+
+    def _write_each(self, results: list[Result], held: set[UUID], left: Left) -> Left:
+        busy = 0
+        for position, result in enumerate(results):
+            intent_id = result[0].intent.id
+            # Each wait for a lock takes its time-out, and the answers behind it wait too.
+            kept = intent_id in held or busy >= _MOST_BUSY
             try:
-                self._write_alone(self._ended(*result))
+                if not kept:
+                    kept = self._write_alone(self._ended(*result))
+            except Busy:
+                kept, busy = True, busy + 1
             except Unreachable:
-                return alone[position:]
-        return []
+                left.away += results[position:]
+                return left
+            if kept:
+                held.add(intent_id)
+                left.held.append(result)
+        return left
 
-    def _write_together(self, ended: list[Ended]) -> None:
+    def _write_together(self, ended: list[Ended]) -> frozenset[UUID]:
+        """Returns the intents of which nothing was written: somebody has their row in hand."""
         with self._store.transaction() as tx:
-            records.record(tx, ended)
-            self._look_after(tx, ended)
+            held = records.record(tx, ended).held
+            self._look_after(tx, [one for one in ended if one.intent.id not in held])
+        return held
 
-    def _write_alone(self, one: Ended) -> None:
+    def _write_alone(self, one: Ended) -> bool:
+        """Whether it must be offered again: somebody has its row in hand."""
         try:
-            self._write_together([one])
-            return
+            return bool(self._write_together([one]))
         except Unreachable:
             raise
         except Exception as error:
             _log.error("the answer of %s could not be recorded: %s", one.intent.id, _name(error))
             lost = Lost(f"the answer could not be recorded: {_name(error)}")
         try:
-            self._write_together([Ended(one.intent, lost, look_in_s=one.look_in_s)])
+            return bool(self._write_together([Ended(one.intent, lost, look_in_s=one.look_in_s)]))
         except Unreachable:
             raise
         except Exception as error:
             # Its lease ends, and the row is in doubt like that of any lost worker.
             _log.error("%s could not be put in doubt: %s", one.intent.id, _name(error))
+            return False
 
     def _ended(self, flight: Flight, outcome: Outcome) -> Ended:
         policy, row = self._policy, flight.intent

@@ -1,4 +1,4 @@
-"""Jobs of a Celery task, each in a thread of its own."""
+"""Jobs of one process, each in a thread of its own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _log = logging.getLogger(__name__)
 
 
 class Rounds:
-    """Runs each job in a thread of its own while the task waits for it. A time limit is an
+    """Runs each job in a thread of its own, which a Celery task may wait for. A time limit is an
     exception at any line of the task's thread: there it could lose answers that are in memory,
     or be taken for a vendor's failure; here it ends the waiting and nothing else."""
 
@@ -24,6 +24,14 @@ class Rounds:
 
     def run(self, name: str, job: Callable[[], object]) -> None:
         """Runs the job to its end, or the time limit; does nothing where it still runs."""
+        done = self.begin(name, job)
+        if done is not None:
+            with suppress(SoftTimeLimitExceeded):
+                done.wait()
+
+    def begin(self, name: str, job: Callable[[], object]) -> threading.Event | None:
+        """Starts the job and does not wait for it, so that none waits for another; set once it has
+        ended. None, and nothing is started, where it still runs."""
         done = threading.Event()
 
         def work() -> None:
@@ -39,11 +47,10 @@ class Rounds:
 
         with self._lock:
             if name in self._running:
-                return
+                return None
             self._running[name] = threading.Thread(target=work, name=f"outbox-{name}", daemon=True)
             self._running[name].start()
-        with suppress(SoftTimeLimitExceeded):
-            done.wait()
+        return done
 
     def finish(self, limit_s: float) -> None:
         """Waits for what still runs, so long at the most."""

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from random import Random  # noqa: TID251 - built here, handed on as an argument
 
@@ -23,9 +24,11 @@ from outbox.store import switches
 from outbox.store.connection import Store
 from resolvers import escalating, joining, pagers, paging, sweeping
 from resolvers.directory import Directory
+from resolvers.health import release
 from resolvers.identifying import identify
 from resolvers.looking import Looker
 from workers.monotonic import since_boot_s
+from workers.rounds import Rounds
 from workers.sender import Sender
 
 _log = logging.getLogger(__name__)
@@ -83,6 +86,7 @@ class Runtime:
         self._pagers = pagers.parse(settings)
         self._slots = slots
         self._clock: tuple[float, float] | None = None
+        self._away: set[str] = set()
         self._jobs: dict[str, tuple[float, Callable[[], int]]] = {
             "expire": (self.policy.tick_expire_s, self._expire),
             "join": (self.policy.tick_join_s, self._join),
@@ -102,21 +106,31 @@ class Runtime:
         with self._slots.take() as taken:
             if not taken:
                 return 0
-            try:
-                return self.sender.drain()
-            except Unreachable:
-                return 0
+            return self._unless_away("drain", self.sender.drain)
 
     def run(self, role: str) -> int:
         """Runs one resolver job and records its heartbeat. A database that is away leaves the
         work where it is: in its rows, for the next tick."""
         _, job = self._jobs[role]
-        try:
+
+        def work() -> int:
             done = job()
             with self.store.transaction() as tx:
-                switches.beat(tx, role, self.instance)
-        except Unreachable:
+                switches.beat(tx, role, self.instance, {"release": release()})
+            return done
+
+        return self._unless_away(role, work)
+
+    def _unless_away(self, name: str, work: Callable[[], int]) -> int:
+        try:
+            done = work()
+        except Unreachable as error:
+            # Once, and not at each tick for as long as it lasts.
+            if name not in self._away:
+                _log.warning("%s ended early: %s", name, error)
+            self._away.add(name)
             return 0
+        self._away.discard(name)
         return done
 
     def stale_roles(self) -> list[str]:
@@ -135,7 +149,8 @@ class Runtime:
     def identify(self) -> None:
         """Learns whose the accounts are that their vendor did not say at the start; none is sent
         for before. Refused credentials, and those of another account, wait for a person."""
-        for vendor, account, problem in identify(self.store, self.directory):
+        found = identify(self.store, self.directory, self.policy.call_deadline_s)
+        for vendor, account, problem in found:
             with self.store.transaction() as tx:
                 switches.pause(
                     tx, vendor, account.name, kind="pause", reason=problem, by=self.instance
@@ -186,13 +201,15 @@ class Runtime:
 
 class Poller:
     """Polls Postgres from inside a worker process, so that a dead broker delays and never stops.
-    One thread drains what is due; another runs a job whose heartbeat is older than three periods,
-    and a third asks whose accounts are: a vendor that hangs cannot hold up the webhooks."""
+    One thread drains what is due; another starts each job whose heartbeat is older than three
+    periods, in a thread of its own, and a third asks whose accounts are: a vendor or a pager that
+    hangs cannot hold up the webhooks."""
 
     def __init__(self, runtime: Runtime, stopping: Callable[[], bool]) -> None:
         self._runtime = runtime
         self._stopping = stopping
         self._ended = threading.Event()
+        self._rounds = Rounds()
         self._threads = [
             threading.Thread(target=self._repeat, args=(work,), name=f"outbox-{name}", daemon=True)
             for name, work in (
@@ -213,6 +230,7 @@ class Poller:
         end = math.inf if limit_s is None else time.monotonic() + limit_s
         for thread in self._threads:
             thread.join(min(max(end - time.monotonic(), 0.0), threading.TIMEOUT_MAX))
+        self._rounds.finish(min(max(end - time.monotonic(), 0.0), threading.TIMEOUT_MAX))
 
     def _repeat(self, work: Callable[[], None]) -> None:
         while not self._ended.wait(self._runtime.policy.tick_drain_s) and not self._stopping():
@@ -233,7 +251,7 @@ class Poller:
     def _fill_in(self) -> None:
         for role in self._runtime.stale_roles():
             if not self._stopping():
-                self._runtime.run(role)
+                self._rounds.begin(role, partial(self._runtime.run, role))
 
 
 def slot_folder() -> Path:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+from outbox.codec import Sealed
 from outbox.doorbell import Doorbell
 from outbox.errors import Unreachable
 from outbox.outcomes import Lost, NotSent, Outcome
@@ -24,7 +25,7 @@ from vendors.watchdog import Watchdog
 from workers.breaker import HANDED_BACK, TOO_LATE
 from workers.flight import Flight, Results, tells_more
 from workers.monotonic import since_boot_s
-from workers.recording import Recorder
+from workers.recording import Recorder, Result
 
 _RECORD_AGAIN_S = 0.5
 # A process told to end waits no longer than this, beyond the call deadline, for a database that
@@ -64,7 +65,10 @@ class Sender:
         self._busy = threading.Lock()
         self._in_flight = 0
         self._stop_by: float | None = None
-        self._unrecorded: list[tuple[Flight, Outcome]] = []
+        self._unrecorded: list[Result] = []
+        # Answers whose row is in another transaction's hands, a caller's it may be.
+        self._held: list[Result] = []
+        self._held_until = 0.0
 
     def drain(self, budget_s: float | None = None) -> int:
         """Sends what is due until nothing is, or the budget is spent; then finishes what is in
@@ -78,8 +82,8 @@ class Sender:
             self._busy.release()
 
     def has_late_answers(self) -> bool:
-        """Whether calls that were cut have come back since the last drain."""
-        return not self._results.empty() or bool(self._unrecorded)
+        """Whether there are answers that the last drain did not see, or could not write."""
+        return not self._results.empty() or bool(self._unrecorded or self._held)
 
     def close(self) -> None:
         """Ends the threads; nothing may be in flight."""
@@ -133,7 +137,10 @@ class Sender:
         return claimed
 
     def _is_idle(self) -> bool:
-        return self._in_flight == 0 and not self._unrecorded
+        """Nothing is left to wait for. What somebody has in hand is left to the next drain, and
+        waited for where there will be none."""
+        unwritten = self._unrecorded or (self._held and self._stopping())
+        return self._in_flight == 0 and not unwritten
 
     def _gave_up(self) -> bool:
         """Whether the process was told to end so long ago that it must not wait any more."""
@@ -192,23 +199,32 @@ class Sender:
         vendor, account, _ = reached
         if row.mode != account.mode or (row.vendor_account or "") != account.vendor_account:
             return NotSent("the account is not the one the intent was claimed for")
-        return vendor.perform(row.call(account, flight))
+        try:
+            call = row.call(account, flight)
+        except Sealed as sealed:
+            return NotSent(str(sealed))
+        return vendor.perform(call)
 
     # -- results -----------------------------------------------------------------------------
 
-    def _collect(self) -> list[tuple[Flight, Outcome]]:
+    def _collect(self) -> list[Result]:
         """What has finished; waits a moment for the first."""
         batch = self._unrecorded
         self._unrecorded = []
+        if self._held and time.monotonic() >= self._held_until:
+            batch = [*batch, *self._held]
+            self._held = []
         try:
             if not batch and self._in_flight:
                 batch = [self._results.get(timeout=min(self._policy.tick_drain_s, _WAIT_S))]
+            elif not batch and self._held and self._stopping():
+                self._patience.wait(_WAIT_S)
             while True:
                 batch.append(self._results.get_nowait())
         except queue.Empty:
             return batch
 
-    def _record(self, batch: list[tuple[Flight, Outcome]]) -> None:
+    def _record(self, batch: list[Result]) -> None:
         if not batch:
             return
         for flight, _ in batch:
@@ -216,7 +232,10 @@ class Sender:
                 flight.reported = True
                 self._in_flight -= 1
         left = self._recorder.write(batch)
-        if left:
-            # Nothing is forgotten: the same results are offered again until a commit is confirmed.
-            self._unrecorded = left
+        # Nothing is forgotten: the same results are offered again until a commit is confirmed.
+        if left.held:
+            self._held += left.held
+            self._held_until = time.monotonic() + _WAIT_S
+        if left.away:
+            self._unrecorded = left.away
             self._patience.wait(_RECORD_AGAIN_S)

@@ -19,8 +19,8 @@ PACKAGES = ("outbox", "vendors", "resolvers", "workers")
 
 
 def checked(settings: Settings) -> Settings:
-    """The settings, each account with its vendor's own id as far as the vendor says it within the
-    time of a connect. Raises ``SettingsError`` with every reason not to start, ``Unreachable``
+    """The settings, each account with its vendor's own id as far as the vendors say it within the
+    time of one connect. Raises ``SettingsError`` with every reason not to start, ``Unreachable``
     where the database does not answer. Remembers what each account's name stands for."""
     problems = [*settings.start_problems(), *foreign_packages()]
     if not settings.database_url:
@@ -36,7 +36,7 @@ def checked(settings: Settings) -> Settings:
                     switches.freeze_account(tx, vendor, account)
         if not problems:
             directory = Directory.of(settings, read_s=settings.policy.connect_s)
-            for vendor, account, problem in identify(store, directory):
+            for vendor, account, problem in identify(store, directory, settings.policy.connect_s):
                 problems.append((f"account {vendor}/{account.name}", problem))
             settings = replace(settings, accounts=directory.accounts)
             directory.close()

@@ -27,6 +27,7 @@ from workers.web import check_address
 
 _SANDBOX_SECRET = "whsec_sandbox"  # noqa: S105 - the sandbox's, which guards nothing
 _SANDBOX_ACCOUNT = "sandbox"
+_HOOK = "/webhooks/stripe/default"
 _ENV_FILE = Path(".outbox") / "env"
 _OPERATOR_FILE = Path(".outbox") / "operator.env"
 # A program that dies this often in this time is not restarted any more.
@@ -144,15 +145,20 @@ def _sandbox(
     env["STRIPE_API_KEY"] = sandbox.api_key(_SANDBOX_ACCOUNT)
     env["STRIPE_API_BASE"] = sandbox.url
     env["STRIPE_WEBHOOK_SECRET"] = _SANDBOX_SECRET
+    env["SANDBOX_ADMIN_URL"] = sandbox.admin
     return sandbox
 
 
 def _point_webhooks(sandbox: Sandbox | None, stack: Stack) -> None:
     if sandbox is not None:
-        url = f"{stack.said('web')}/webhooks/stripe/default"
-        # The sandbox remembers its endpoints from one run to the next.
-        if url not in {e["url"] for e in sandbox.endpoints(_SANDBOX_ACCOUNT)}:
-            sandbox.add_endpoint(_SANDBOX_ACCOUNT, url, _SANDBOX_SECRET)
+        url = f"{stack.said('web')}{_HOOK}"
+        # The sandbox remembers its endpoints from one run to the next, and another run may have
+        # had another port.
+        known = {e["url"]: e["id"] for e in sandbox.endpoints(_SANDBOX_ACCOUNT)}
+        here = known.pop(url, None) or sandbox.add_endpoint(_SANDBOX_ACCOUNT, url, _SANDBOX_SECRET)
+        for old, endpoint_id in known.items():
+            if old.endswith(_HOOK):
+                sandbox.replace_endpoint(endpoint_id, by=here)
 
 
 _OF_AGENTS = ("DATABASE_URL", "REDIS_URL")
@@ -162,6 +168,8 @@ _OF_OPERATORS = (
     "STRIPE_API_BASE",
     "STRIPE_WEBHOOK_SECRET",
     "OUTBOX_PAGERS",
+    # Where faults are set: an agent's reply is lost there on purpose, to see what happens then.
+    "SANDBOX_ADMIN_URL",
 )
 
 

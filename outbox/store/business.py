@@ -52,5 +52,5 @@ def move_business(
         reason=source,
         detail={"from": row.business_word, "to": reading.word},
     )
-    settlements.write(tx, as_intent(written), "business")
+    settlements.write(tx, as_intent(written, tx.codec), "business")
     return True

@@ -6,6 +6,8 @@ and not scanned. Every veto is repeated in the UPDATE's own predicate.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, LiteralString
 from uuid import UUID
@@ -13,11 +15,15 @@ from uuid import UUID
 from psycopg import errors
 from psycopg.types.json import Jsonb
 
+from outbox.codec import readable
 from outbox.contract import Account
-from outbox.fingerprint import FINGERPRINT_VERSION
+from outbox.errors import Busy, Unreachable
+from outbox.fingerprint import RULES
 from outbox.intent import gate_prefix
 from outbox.store.connection import Store
+from outbox.store.held import IS_HELD
 from outbox.store.intents import COLUMNS_OF_I, Intent, as_intent
+from outbox.store.lanes import head_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +50,13 @@ class Sendable:
 
 
 # Which rows may be claimed at all. Repeated in the UPDATE, on the row as it is once it is locked.
+# Whether a row is held is of another row, and asked once.
 _ROW_MAY = """
     k.vendor = i.vendor AND k.account = i.account
     AND i.veto IS NULL AND i.contradicted_at IS NULL
-    AND i.fingerprint_version = %(fingerprint_version)s
+    AND i.fingerprint_version = ANY(%(fingerprint_versions)s)
     AND k.operations ? i.operation
+    AND i.request_codec = ANY(%(codecs)s)
     AND (i.mode IS NULL OR i.mode = k.mode)
     AND (i.vendor_account IS NULL OR i.vendor_account = k.vendor_account)
     AND (i.status = 'pending' OR i.window_ends_at > outbox.clock()
@@ -83,66 +91,57 @@ _PROBING = """, probing AS (
     AND NOT EXISTS (SELECT FROM probing p WHERE p.holder = s.holder)
 )"""
 
-# Distinct gates by a skip scan from a rotating cursor; a closed gate costs one probe, whatever its
-# backlog. Inside a gate nothing is joined: a join would read and sort all of the backlog for each
-# batch, where the index hands out the first rows in order.
-_GATES = f"""
-, gates AS (
-    (SELECT gate FROM outbox.intents WHERE status IN ('pending', 'retryable') AND lane IS NULL
-     AND crashes = 0 AND gate > %(cursor)s ORDER BY gate LIMIT 1)
+# Past a gate or a lane whose account is closed or not known here, all of that account's are
+# skipped at once: they begin with its prefix, and "0" is what sorts after the "/" that ends one.
+_PAST = """(COALESCE(
+        (SELECT left(min(c.gate_prefix), -1) || '0' FROM closed c
+         WHERE starts_with(w.place, c.gate_prefix)),
+        CASE WHEN EXISTS (SELECT FROM known k WHERE starts_with(w.place, k.prefix)) THEN w.place
+             ELSE split_part(w.place, '/', 1) || '/' || split_part(w.place, '/', 2) || '0' END
+    ) COLLATE "C")"""
+
+
+def _walk(column: LiteralString, rows: LiteralString) -> LiteralString:
+    """Distinct gates or lanes by a skip scan from a cursor, so many steps at the most: a backlog
+    costs one probe a gate, one of a closed or unknown account a single one."""
+    return f"""
+, walk AS (
+    (SELECT {column} AS place, 1 AS step FROM outbox.intents WHERE {rows}
+     AND {column} > %(cursor)s ORDER BY {column} LIMIT 1)
     UNION ALL
-    SELECT (SELECT i.gate FROM outbox.intents i WHERE i.status IN ('pending', 'retryable')
-            AND i.lane IS NULL AND i.crashes = 0 AND i.gate > g.gate ORDER BY i.gate LIMIT 1)
-    FROM gates g WHERE g.gate IS NOT NULL
-), open_gates AS (
-    SELECT g.gate, k.*,
-        EXISTS (SELECT FROM probing p WHERE starts_with(g.gate, p.gate_prefix)) AS probe
-    FROM gates g JOIN known k ON starts_with(g.gate, k.prefix) WHERE g.gate IS NOT NULL
-    AND NOT EXISTS (SELECT FROM closed c WHERE starts_with(g.gate, c.gate_prefix))
+    SELECT (SELECT i.{column} FROM outbox.intents i WHERE {rows} AND i.{column} > w.past
+            ORDER BY i.{column} LIMIT 1), w.step + 1
+    FROM (SELECT w.step, {_PAST} AS past FROM walk w
+          WHERE w.place IS NOT NULL AND w.step < %(steps)s) w
+)"""
+
+
+# Inside a gate nothing is joined: a join would read and sort all of the backlog for each batch,
+# where the index hands out the first rows in order.
+_GATES = f"""{_walk("gate", "status IN ('pending', 'retryable') AND lane IS NULL AND crashes = 0")}
+, open_gates AS (
+    SELECT w.place AS gate, k.*,
+        EXISTS (SELECT FROM probing p WHERE starts_with(w.place, p.gate_prefix)) AS probe
+    FROM walk w JOIN known k ON starts_with(w.place, k.prefix) WHERE w.place IS NOT NULL
+    AND NOT EXISTS (SELECT FROM closed c WHERE starts_with(w.place, c.gate_prefix))
 ), locked AS (
     SELECT r.id, r.gate FROM open_gates k CROSS JOIN LATERAL (
         SELECT i.id, i.gate FROM outbox.intents i
         WHERE i.status IN ('pending', 'retryable') AND i.lane IS NULL AND i.crashes = 0
-        AND i.gate = k.gate AND i.due_at <= outbox.clock() AND {_ROW_MAY}
+        AND i.gate = k.gate AND i.due_at <= outbox.clock() AND {_ROW_MAY} AND NOT {IS_HELD}
         ORDER BY i.due_at, i.seq LIMIT CASE WHEN k.probe THEN 1 ELSE %(limit)s END
         FOR UPDATE OF i SKIP LOCKED) r
     LIMIT %(limit)s
 )"""
 
-# Of a lane the oldest unsettled row, whatever its status: that very row is locked and tested, never
-# the next one. Only a row whose tool said so lets others pass while it is in doubt, and where a
-# tool that did not say so shares the lane, that one's doubt is settled first. A range: an equality
-# would let the planner walk the rows of all lanes by seq alone.
-_HEAD = """(
-    SELECT h.id FROM outbox.intents h
-    WHERE h.lane >= {lane} AND h.lane <= {lane} AND h.settled_at IS NULL
-    AND NOT (h.on_doubt = 'continue' AND (h.status IN ('unknown', 'awaiting_approval')
-             OR (h.status = 'retryable' AND (h.due_at > outbox.clock() OR EXISTS (
-                 SELECT FROM outbox.intents held WHERE held.lane = h.lane
-                 AND held.on_doubt = 'hold' AND held.status IN ('unknown', 'retryable'))))))
-    ORDER BY h.lane, h.seq LIMIT 1)"""
-
-# What the unique index on lanes demands. A row that was enqueued before another and committed
-# after it becomes the head of a lane that is taken: it waits, and no other lane waits with it.
-_LANE_IS_FREE = """NOT EXISTS (
-        SELECT FROM outbox.intents o WHERE o.lane = i.lane AND o.id <> i.id
-        AND (o.status = 'in_flight'
-             OR (o.status IN ('unknown', 'retryable') AND o.on_doubt = 'hold')))"""
-
-_LANES = f"""
-, lanes AS (
-    (SELECT lane FROM outbox.intents WHERE lane IS NOT NULL AND settled_at IS NULL
-     AND lane > %(cursor)s ORDER BY lane LIMIT 1)
-    UNION ALL
-    SELECT (SELECT i.lane FROM outbox.intents i WHERE i.lane IS NOT NULL AND i.settled_at IS NULL
-            AND i.lane > l.lane ORDER BY i.lane LIMIT 1)
-    FROM lanes l WHERE l.lane IS NOT NULL
-), heads AS (
-    SELECT {_HEAD.format(lane="l.lane")} AS id FROM lanes l WHERE l.lane IS NOT NULL
+# Of a lane its head: that very row is locked and tested, never the next one.
+_LANES = f"""{_walk("lane", "lane IS NOT NULL AND settled_at IS NULL")}
+, heads AS (
+    SELECT {head_of("w.place")} AS id FROM walk w WHERE w.place IS NOT NULL
 ), locked AS (
     SELECT i.id, i.gate FROM outbox.intents i JOIN heads USING (id), known k
     WHERE i.status IN ('pending', 'retryable') AND i.crashes = 0 AND i.due_at <= outbox.clock()
-    AND {_LANE_IS_FREE} AND {_MAY}
+    AND {_MAY} AND NOT {IS_HELD}
     LIMIT %(limit)s
     FOR UPDATE OF i SKIP LOCKED
 )"""
@@ -151,8 +150,8 @@ _ALONE = f"""
 , locked AS (
     SELECT i.id, i.gate FROM outbox.intents i, known k
     WHERE i.status IN ('pending', 'retryable') AND i.crashes > 0 AND i.due_at <= outbox.clock()
-    AND (i.lane IS NULL OR (i.id = {_HEAD.format(lane="i.lane")} AND {_LANE_IS_FREE}))
-    AND {_MAY}
+    AND (i.lane IS NULL OR i.id = {head_of("i.lane")})
+    AND {_MAY} AND NOT {IS_HELD}
     ORDER BY i.due_at LIMIT 1
     FOR UPDATE OF i SKIP LOCKED
 )"""
@@ -193,26 +192,54 @@ _COUNTED_PROBES = """, counted AS (
 _USED = """, used AS (
     UPDATE outbox.switches s SET probe_at = outbox.clock() + probe_after_s * INTERVAL '1 second'
     WHERE s.kind = 'breaker' AND s.holder IN (SELECT probed FROM taken)
-)
-SELECT * FROM taken"""
+)"""
+# Where the walk stopped (None: at the end), beside each row or alone.
+_STOPPED = """
+SELECT taken.*, s.place AS stopped_at
+FROM (SELECT (SELECT place FROM walk ORDER BY step DESC LIMIT 1) AS place) s
+LEFT JOIN taken ON true"""
 
 
-def _claim(rows: LiteralString, *, probing: bool) -> LiteralString:
+def _claim(rows: LiteralString, end: LiteralString, *, probing: bool) -> LiteralString:
     """The statement that takes ``rows``. Without a breaker due it needs less planning, and it is
     planned each time."""
     if not probing:
-        return f"WITH RECURSIVE {_KNOWN}{_CLOSED}{rows}{_COUNTED}{_TAKE}"
-    return f"WITH RECURSIVE {_KNOWN}{_PROBING}{rows}{_COUNTED_PROBES}, taken AS ({_TAKE}){_USED}"
+        return f"WITH RECURSIVE {_KNOWN}{_CLOSED}{rows}{_COUNTED}, taken AS ({_TAKE}){end}"
+    taken = f", taken AS ({_TAKE}){_USED}{end}"
+    return f"WITH RECURSIVE {_KNOWN}{_PROBING}{rows}{_COUNTED_PROBES}{taken}"
 
 
-_BATCH = {probing: _claim(_GATES, probing=probing) for probing in (False, True)}
-_LANE_BATCH = {probing: _claim(_LANES, probing=probing) for probing in (False, True)}
-_SOLO = {probing: _claim(_ALONE, probing=probing) for probing in (False, True)}
-_AHEAD: LiteralString = (
-    "SELECT EXISTS (SELECT FROM outbox.intents WHERE lane IS NOT NULL AND settled_at IS NULL) "
-    "AS lanes, EXISTS (SELECT FROM outbox.switches WHERE kind = 'breaker' "
-    "AND probe_at <= outbox.clock()) AS probing"
-)
+_BATCH = {probing: _claim(_GATES, _STOPPED, probing=probing) for probing in (False, True)}
+_LANE_BATCH = {probing: _claim(_LANES, _STOPPED, probing=probing) for probing in (False, True)}
+_SOLO = {
+    probing: _claim(_ALONE, " SELECT taken.*, NULL AS stopped_at FROM taken", probing=probing)
+    for probing in (False, True)
+}
+# Asked first, because a claim is planned each time: where nothing waits, nothing is planned.
+_AHEAD: LiteralString = """
+SELECT EXISTS (SELECT FROM outbox.intents WHERE lane IS NOT NULL AND settled_at IS NULL) AS lanes,
+    EXISTS (SELECT FROM outbox.intents WHERE status IN ('pending', 'retryable') AND lane IS NULL
+            AND crashes = 0) AS gates,
+    EXISTS (SELECT FROM outbox.intents WHERE status IN ('pending', 'retryable') AND crashes > 0
+            AND due_at <= outbox.clock()) AS crashed,
+    EXISTS (SELECT FROM outbox.switches WHERE kind = 'breaker' AND probe_at <= outbox.clock())
+        AS probing
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    """What there is to claim, and whether a breaker is due for its probe."""
+
+    lanes: bool
+    gates: bool
+    crashed: bool
+    probing: bool
+
+
+# How many gates or lanes one statement walks, and how long a claim goes on from one to the next.
+_STEPS = 1000
+_PATIENCE_S = 1.0
 
 
 class Claimer:
@@ -221,65 +248,106 @@ class Claimer:
     breaker let through to see whether the vendor is back."""
 
     def __init__(
-        self, store: Store, sendable: tuple[Sendable, ...], *, owner: str, lease_s: float
+        self,
+        store: Store,
+        sendable: tuple[Sendable, ...],
+        *,
+        owner: str,
+        lease_s: float,
+        steps: int = _STEPS,
     ) -> None:
         self._store = store
         self._params = {
             "known": Jsonb([s.as_json() for s in sendable]),
             "lease_s": lease_s,
             "owner": owner,
-            "fingerprint_version": FINGERPRINT_VERSION,
+            "fingerprint_versions": sorted(RULES),
+            # A row whose key is missing here is left alone, as one of an operation not known.
+            "codecs": readable(store.codec),
+            "steps": steps,
         }
         self._gate = ""
         self._lane = ""
         self.probes: set[UUID] = set()
 
     def claim(self, limit: int) -> list[Intent]:
-        """Up to ``limit`` due rows, leased in one commit; empty only after a whole scan."""
-        lanes, probing = self._look_ahead()
-        found = self._claim_lanes(limit, probing=probing) if lanes else []
-        if len(found) >= limit:
-            return found
-        sql, left = _BATCH[probing], limit - len(found)
-        rows = self._run(sql, limit=left, cursor=self._gate)
-        if not rows and self._gate:
-            self._gate = ""  # wrap before saying that there is nothing
-            rows = self._run(sql, limit=left, cursor="")
-        if rows:
-            self._gate = max(row.gate for row in rows)
+        """Up to ``limit`` due rows, leased in a commit for lanes and one for the rest; empty only
+        after a whole scan, or one that took too long and goes on the next time. Raises
+        ``Unreachable``; what was claimed before that is returned."""
+        ahead = self._look_ahead()
+        found: list[Intent] = []
+        slow: Busy | None = None
+        if ahead.lanes:
+            try:
+                found = self._claim_lanes(limit, probing=ahead.probing)
+            except Busy as error:
+                slow = error  # lanes that cannot be read in time hold up no row without one
+        rows: list[Intent] = []
+        try:
+            if ahead.gates and len(found) < limit:
+                rows = self._claim_gates(limit - len(found), probing=ahead.probing)
+        except Unreachable:
+            if not found:
+                raise
+        if slow is not None and not rows:
+            raise slow
         return found + rows
 
     def claim_alone(self) -> list[Intent]:
         """At most one row that lost its worker before; its process must hold nothing else."""
-        _, probing = self._look_ahead()
+        ahead = self._look_ahead()
+        if not ahead.crashed:
+            return []
         try:
-            return self._run(_SOLO[probing], limit=1, cursor="")
+            return self._run(_SOLO[ahead.probing], limit=1, cursor="")[0]
         except errors.UniqueViolation:
             return []  # the head of a lane that another claim took meanwhile
 
-    def _look_ahead(self) -> tuple[bool, bool]:
-        """Whether there are lanes, and whether a breaker is due for its probe."""
+    def _look_ahead(self) -> _Ahead:
         with self._store.transaction() as tx:
             row = tx.one(_AHEAD)
         assert row is not None
-        return row["lanes"], row["probing"]
+        return _Ahead(**row)
+
+    def _claim_gates(self, limit: int, *, probing: bool) -> list[Intent]:
+        sql = _BATCH[probing]
+        found, self._gate = self._scan(sql, limit, self._gate, lambda row: row.gate)
+        return found
 
     def _claim_lanes(self, limit: int, *, probing: bool) -> list[Intent]:
         sql = _LANE_BATCH[probing]
         try:
-            found = self._run(sql, limit=limit, cursor=self._lane)
-            if not found and self._lane:
-                self._lane = ""
-                found = self._run(sql, limit=limit, cursor="")
+            found, self._lane = self._scan(sql, limit, self._lane, lambda row: row.lane or "")
         except errors.UniqueViolation:
             # Another claim took a head between our read and our lock; lanes wait a round.
             return []
-        if found:
-            self._lane = max(row.lane or "" for row in found)
         return found
 
-    def _run(self, sql: LiteralString, *, limit: int, cursor: str) -> list[Intent]:
+    def _scan(
+        self, sql: LiteralString, limit: int, start: str, place: Callable[[Intent], str]
+    ) -> tuple[list[Intent], str]:
+        """Rows from ``start`` on, round to it again, and where the next scan shall begin."""
+        give_up = time.monotonic() + _PATIENCE_S
+        cursor, wrapped = start, not start
+        while True:
+            rows, stopped = self._run(sql, limit=limit, cursor=cursor)
+            if rows:
+                return rows, max(map(place, rows)) if len(rows) >= limit else stopped or ""
+            if stopped is None and wrapped:
+                return [], ""
+            if wrapped and start and stopped is not None and stopped >= start:
+                return [], stopped
+            wrapped = wrapped or stopped is None
+            cursor = stopped or ""
+            if time.monotonic() > give_up:
+                return [], cursor
+
+    def _run(
+        self, sql: LiteralString, *, limit: int, cursor: str
+    ) -> tuple[list[Intent], str | None]:
         with self._store.transaction() as tx:
-            rows = tx.all(sql, {**self._params, "limit": limit, "cursor": cursor})
+            seen = tx.all(sql, {**self._params, "limit": limit, "cursor": cursor})
+        rows = [row for row in seen if row["id"] is not None]
         self.probes.update(row["id"] for row in rows if row["probed"])
-        return [as_intent(row) for row in rows]
+        stopped = seen[0]["stopped_at"] if seen else None
+        return [as_intent(row, self._store.codec) for row in rows], stopped

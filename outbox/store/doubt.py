@@ -1,9 +1,8 @@
-"""The resolvers' SQL: expired leases, rows in doubt, what is due for a person."""
+"""The resolvers' SQL: expired leases, rows in doubt, re-sends that may not go."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 from uuid import UUID, uuid4
 
 from outbox.store.connection import Transaction
@@ -52,7 +51,7 @@ def cancel_stale_epochs(tx: Transaction, limit: int) -> list[Intent]:
         "LIMIT %(limit)s FOR UPDATE OF i SKIP LOCKED",
         {"limit": limit},
     )
-    return [as_intent(row) for row in rows]
+    return [as_intent(row, tx.codec) for row in rows]
 
 
 def claim_doubts(
@@ -73,7 +72,7 @@ def claim_doubts(
         """,
         {"token": uuid4(), "hold_s": hold_s, "limit": limit, "accounts": accounts},
     )
-    return [as_intent(row) for row in rows]
+    return [as_intent(row, tx.codec) for row in rows]
 
 
 def claim_verifications(
@@ -91,7 +90,7 @@ def claim_verifications(
         """,
         {"hold_s": hold_s, "limit": limit, "accounts": accounts},
     )
-    return [as_intent(row) for row in rows]
+    return [as_intent(row, tx.codec) for row in rows]
 
 
 def verified(tx: Transaction, claimed: Intent) -> None:
@@ -170,7 +169,7 @@ def withdrawable(tx: Transaction, limit: int) -> list[Intent]:
         """,
         {"limit": limit},
     )
-    return [as_intent(row) for row in rows]
+    return [as_intent(row, tx.codec) for row in rows]
 
 
 def person_is_looking(tx: Transaction, intent_id: UUID) -> bool:
@@ -216,52 +215,3 @@ def forbid(tx: Transaction, row: Intent, *, by: str) -> None:
         {"id": row.id},
     )
     log(tx, kind="vetoed", actor=by, intent_id=row.id, reason="forbidden")
-
-
-def claim_overdue(tx: Transaction, limit: int) -> list[dict[str, Any]]:
-    """Unsettled rows past their TTL or window, locked, with the switch that holds them (if one
-    does) and the head of their lane (if it is another row)."""
-    return tx.all(
-        f"""
-        SELECT {COLUMNS_OF_I}, s.holder AS held_by, s.kind AS held_kind, s.reason AS held_why,
-            h.id AS lane_head
-        FROM outbox.intents i
-        LEFT JOIN LATERAL (SELECT holder, kind, reason FROM outbox.switches s
-            WHERE starts_with(i.gate, s.gate_prefix) AND s.kind <> 'clock' LIMIT 1) s ON true
-        LEFT JOIN LATERAL (SELECT id FROM outbox.intents h
-            WHERE h.lane >= i.lane AND h.lane <= i.lane AND h.settled_at IS NULL AND h.seq < i.seq
-            ORDER BY h.lane, h.seq LIMIT 1) h ON true
-        WHERE i.escalate_at <= outbox.clock() AND i.settled_at IS NULL
-        ORDER BY i.escalate_at LIMIT %(limit)s FOR UPDATE OF i SKIP LOCKED
-        """,
-        {"limit": limit},
-    )
-
-
-def arm_escalation(
-    tx: Transaction, intent_id: UUID, at: datetime | None, in_s: float | None
-) -> None:
-    """When the row is next due for a person: at a time, in so many seconds, or never."""
-    tx.run(
-        "UPDATE outbox.intents SET escalate_at = COALESCE(%(at)s::timestamptz, "
-        "outbox.clock() + %(in_s)s::float8 * INTERVAL '1 second') WHERE id = %(id)s",
-        {"id": intent_id, "at": at, "in_s": in_s},
-    )
-
-
-def held_lanes(tx: Transaction, *, wait_s: float, limit: int) -> list[Intent]:
-    """Heads in doubt that have kept others waiting in their lane for longer than ``wait_s``."""
-    rows = tx.all(
-        f"""
-        SELECT {COLUMNS} FROM outbox.intents i
-        WHERE lane IS NOT NULL AND on_doubt = 'hold' AND status IN ('unknown', 'retryable')
-        AND first_sent_at < outbox.clock() - %(wait_s)s * INTERVAL '1 second'
-        AND EXISTS (SELECT FROM outbox.intents w WHERE w.lane = i.lane AND w.settled_at IS NULL
-                    AND w.seq > i.seq)
-        AND NOT EXISTS (SELECT FROM outbox.escalations e WHERE e.intent_id = i.id
-                        AND e.closed_at IS NULL AND 'lane_held' = ANY(e.reasons))
-        LIMIT %(limit)s FOR UPDATE SKIP LOCKED
-        """,
-        {"wait_s": wait_s, "limit": limit},
-    )
-    return [as_intent(row) for row in rows]

@@ -5,124 +5,119 @@ One INSERT when the intent is new; nothing else runs on the common path.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 import psycopg
 from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import dict_row
-from sqlalchemy import text
-from sqlalchemy.engine import Connection
+from sqlalchemy import String, TypeDecorator, text
+from sqlalchemy.engine import Connection, Dialect
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
-from outbox.errors import Denied, Invalid, NotFound, RetryTransaction
+from outbox.errors import (
+    Denied,
+    Invalid,
+    NotFound,
+    OutboxError,
+    ReadOnly,
+    RetryTransaction,
+)
 from outbox.intent import Draft
+from outbox.store.enqueueing_sql import (
+    FIND,
+    NOTE,
+    OVER,
+    SUPERSEDED,
+    TOLD,
+    TURN,
+    insert_sql,
+)
 
+Params = Mapping[str, Any]
 Rows = Sequence[Mapping[str, Any]]
 Steps = Generator[tuple[str, Mapping[str, Any]], Rows, Any]
 
-_CASTS = {
-    "id": "uuid",
-    "supersedes": "uuid",
-    "key": "bytea",
-    "fingerprint": "bytea",
-    "request_sha256": "bytea",
-    "fingerprint_version": "smallint",
-    "occurrence": "integer",
-    "amount_minor": "bigint",
-    "ttl_s": "double precision",
-    "resend_when_absent": "boolean",
-}
-
-# What is told of a row, and what a second enqueue compares.
-_SEEN = (
-    "id, status, doubt, version, guard, args, epoch, created_at, contradicted_at, business_status, "
-    "receipt_id, failure_code, told_at, settled_at, note, run_id, tool, identity"
-)
-
-
-def insert_sql(columns: Mapping[str, Any]) -> str:
-    """The one INSERT. It does nothing where the key or the guarded twin exists, and inserts
-    nothing for an epoch that is over: once a run has a current one, only that may start writes,
-    for an earlier turn need not have been announced."""
-    names = ", ".join(columns)
-    values = ", ".join(f"CAST(%({n})s AS {_CASTS.get(n, 'text')})" for n in columns)
-    return (
-        f"INSERT INTO outbox.intents ({names}, due_at, ttl_at, escalate_at, created_at) "
-        f"SELECT {values}, c.now, c.now + c.ttl, c.now + c.ttl, c.now "
-        "FROM (SELECT outbox.clock() AS now, "
-        "CAST(%(ttl_s)s AS double precision) * INTERVAL '1 second' AS ttl) c "
-        "WHERE NOT EXISTS (SELECT FROM outbox.epochs e WHERE e.tenant = CAST(%(tenant)s AS text) "
-        "AND e.run_id = CAST(%(run_id)s AS text) AND e.ended_at IS NULL "
-        "AND e.epoch <> CAST(%(epoch)s AS text) AND CAST(%(epoch)s AS text) <> '') "
-        f"ON CONFLICT DO NOTHING RETURNING {_SEEN}, CAST(pg_current_xact_id() AS text) AS xid"
-    )
-
-
-_FIND = (
-    f"SELECT {_SEEN}, 0 AS rank FROM outbox.intents WHERE key = CAST(%(key)s AS bytea) "
-    f"UNION ALL SELECT {_SEEN}, 1 AS rank FROM outbox.intents "
-    "WHERE tenant = CAST(%(tenant)s AS text) AND vendor = CAST(%(vendor)s AS text) "
-    "AND account = CAST(%(account)s AS text) AND run_id = CAST(%(run_id)s AS text) "
-    "AND tool = CAST(%(tool)s AS text) AND fingerprint = CAST(%(fingerprint)s AS bytea) "
-    "AND told_at IS NULL AND occurrence = 0 AND supersedes IS NULL "
-    "AND CAST(%(occurrence)s AS integer) = 0 AND CAST(%(supersedes)s AS text) IS NULL "
-    "ORDER BY rank LIMIT 1"
-)
-
-_OVER = (
-    "SELECT epoch FROM outbox.epochs WHERE tenant = CAST(%(tenant)s AS text) "
-    "AND run_id = CAST(%(run_id)s AS text) AND ended_at IS NULL "
-    "AND epoch <> CAST(%(epoch)s AS text) AND CAST(%(epoch)s AS text) <> ''"
-)
 _TRIES = 5
-
-_TOLD = (
-    "UPDATE outbox.intents SET told_at = outbox.clock() WHERE id = CAST(%(id)s AS uuid) "
-    "AND told_at IS NULL AND settled_at IS NOT NULL AND contradicted_at IS NULL"
-)
-
-_NOTE = (
-    "INSERT INTO outbox.events (intent_id, at, actor, kind, reason, detail) "
-    "VALUES (CAST(%(id)s AS uuid), outbox.clock(), 'agent', 'enqueue_noted', "
-    "CAST(%(reason)s AS text), '{}')"
-)
-
-_SUPERSEDED = (
-    "SELECT i.status, i.contradicted_at, "
-    "(SELECT s.id FROM outbox.intents s WHERE s.supersedes = i.id) AS successor "
-    "FROM outbox.intents i WHERE i.id = CAST(%(id)s AS uuid) "
-    # Held until the caller commits: evidence that it landed after all must not slip between.
-    "AND i.tenant = CAST(%(tenant)s AS text) FOR SHARE OF i"
-)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def insert_or_find(draft: Draft) -> Steps:
-    """Steps of one enqueue; returns (row, deduplicated), or (None, False) for a stale epoch."""
+def insert_or_find(draft: Draft, is_committed: Callable[[Params], bool]) -> Steps:
+    """Steps of one enqueue; returns (row, deduplicated), or (None, False) for a stale epoch.
+    ``is_committed`` looks for the draft outside the caller's transaction, by ``FIND``."""
+    sought: dict[str, Any] = {
+        **draft.columns,
+        "keys": [one.key for one in draft.ever],
+        "fingerprints": [one.fingerprint for one in draft.ever],
+    }
+    if len(draft.ever) > 1:
+        rows = yield TURN, {"turn": _turn(draft)}
+        # A snapshot may hide what is recorded under another version, and no index would tell.
+        if rows[0]["isolation"] != "read committed" and is_committed(sought):
+            rows = yield FIND, sought
+            if not rows:
+                raise _retry()
     # Again where the row that stood in the way stopped doing so between the two statements: a
     # guarded twin whose outcome was told just then.
     for _ in range(_TRIES):
+        if len(draft.ever) > 1 or draft.columns["supersedes"] is not None:
+            # What is recorded stays so, also where it could not be recorded now.
+            rows = yield FIND, sought
+            if rows:
+                return _timed(rows[0]), True
         if draft.columns["supersedes"] is not None:
             yield from _check_superseded(draft)
         rows = yield insert_sql(draft.columns), draft.columns
         if rows:
-            return rows[0], False
-        rows = yield _FIND, draft.columns
+            return _timed(rows[0]), False
+        rows = yield FIND, sought
         if rows:
-            return rows[0], True
-        over = yield _OVER, draft.columns
+            return _timed(rows[0]), True
+        over = yield OVER, draft.columns
         if over:
             return None, False
     raise _retry()
 
 
+def lock_order(draft: Draft) -> tuple[str, ...]:
+    """One order of whatever two transactions could wait for: a key, or (across epochs) a twin. The
+    same for processes that record under different fingerprint versions."""
+    oldest = draft.ever[0]
+    if draft.tool.once_per != "epoch":
+        return (oldest.key.hex(),)
+    scope = draft.scope
+    return (
+        scope.tenant,
+        scope.account,
+        scope.run_id,
+        oldest.fingerprint.hex(),
+        oldest.key.hex(),
+    )
+
+
+def _turn(draft: Draft) -> str:
+    order = lock_order(draft)
+    return json.dumps(order[:-1] if draft.tool.once_per == "epoch" else order)
+
+
+def moment(microseconds: int) -> datetime:
+    """The time, in UTC, that a statement gave in microseconds of the epoch."""
+    return _EPOCH + timedelta(microseconds=microseconds)
+
+
+def _timed(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {**row, "created_at": moment(row["created_at"])}
+
+
 def _check_superseded(draft: Draft) -> Steps:
     of = {"id": draft.columns["supersedes"], "tenant": draft.scope.tenant}
-    rows = yield _SUPERSEDED, of
+    rows = yield SUPERSEDED, of
     if not rows:
         raise NotFound("supersedes", f"tenant has no intent {of['id']}")
     row = rows[0]
@@ -137,15 +132,16 @@ def _check_superseded(draft: Draft) -> Steps:
     return None
 
 
-def tell(intent_id: UUID) -> Steps:
-    """Records that a settled outcome has been returned to its run; frees the twin guard."""
-    yield _TOLD, {"id": str(intent_id)}
+def tell(row: Mapping[str, Any]) -> Steps:
+    """Records that the settled outcome of a row has been returned to its run; frees the twin
+    guard."""
+    yield TOLD, {"id": str(row["id"]), "version": row["version"]}
     return None
 
 
 def note(intent_id: UUID, reason: str) -> Steps:
     """Keeps what a second enqueue said differently (names of fields, never their values)."""
-    yield _NOTE, {"id": str(intent_id), "reason": reason}
+    yield NOTE, {"id": str(intent_id), "reason": reason}
     return None
 
 
@@ -154,6 +150,7 @@ def note(intent_id: UUID, reason: str) -> Steps:
 _PARAM = re.compile(r"%\((\w+)\)s")
 # A serialization failure and a deadlock: the same transaction may well pass the next time.
 _REPEAT = ("40001", "40P01")
+_READ_ONLY = "25006"
 
 
 def unscoped(caller: Any) -> Any:
@@ -193,8 +190,37 @@ def _check_driver(caller: Any) -> None:
         raise Invalid("session", f"its client_encoding is {encoding}; it must be UTF8")
 
 
-def _as_text(sql: str) -> Any:
-    return text(_PARAM.sub(r":\1", sql))
+class Unshown(str):
+    """Personal text on its way through SQLAlchemy, which logs parameters and rows by ``repr``."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "'(not shown)'"
+
+
+class _Unshown(TypeDecorator[str]):
+    """The type of a column whose values come back unshown."""
+
+    impl = String
+    cache_ok = True
+
+    def process_result_value(
+        self,
+        value: str | None,
+        dialect: Dialect,  # noqa: ARG002 - the signature is SQLAlchemy's
+    ) -> str | None:
+        return None if value is None else Unshown(value)
+
+
+def _unshown(sql: str, params: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Statement and parameters as SQLAlchemy takes them."""
+    statement, given = text(_PARAM.sub(r":\1", sql)), dict(params)
+    if "args" not in given:
+        return statement, given
+    for name in ("args", "request"):
+        given[name] = Unshown(given[name])
+    return statement.columns(args=_Unshown()), given
 
 
 def run(steps: Steps, caller: Any) -> Any:
@@ -235,10 +261,10 @@ def _executor(caller: Any) -> Any:
 
 def _by_sqlalchemy(connection: Connection, sql: str, params: Mapping[str, Any]) -> Rows:
     try:
-        result = connection.execute(_as_text(sql), dict(params))
+        result = connection.execute(*_unshown(sql, params))
     except DBAPIError as error:
         told = _told(error.orig)
-        if isinstance(told, RetryTransaction):
+        if isinstance(told, OutboxError):
             raise told from None
         lost = error.connection_invalidated
         raise type(error)(error.statement, None, told, connection_invalidated=lost) from None
@@ -248,8 +274,14 @@ def _by_sqlalchemy(connection: Connection, sql: str, params: Mapping[str, Any]) 
 def _told(error: BaseException | None) -> Exception:
     """A driver's error as the caller gets it: of the same type, without the values of the row that
     the server's detail quotes."""
-    if getattr(error, "sqlstate", getattr(error, "pgcode", None)) in _REPEAT:
+    state = getattr(error, "sqlstate", getattr(error, "pgcode", None))
+    if state in _REPEAT:
         return _retry()
+    if state == _READ_ONLY:
+        return ReadOnly(
+            "this session takes no writes, because it is on a standby or read-only by its "
+            "settings: nothing was recorded; use the primary"
+        )
     if not isinstance(error, psycopg.Error):
         return Exception(type(error).__name__)
     bare = type(error)(error.diag.message_primary or str(error))

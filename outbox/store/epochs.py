@@ -30,15 +30,22 @@ _CANCEL = (
     "ORDER BY id FOR UPDATE), gone AS (UPDATE outbox.intents i SET status = 'cancelled', "
     "version = version + 1, settled_at = outbox.clock(), settled_by = 'epoch', escalate_at = NULL "
     "FROM due WHERE i.id = due.id RETURNING i.id, i.version, i.settled_at, due.status AS was), "
-    "made AS ("
-    "INSERT INTO outbox.settlements (intent_id, version, kind, status, told, settled_by, at) "
-    "SELECT id, version, 'settled', 'cancelled', 'cancelled', 'epoch', settled_at FROM gone "
-    "RETURNING id), delivered AS (INSERT INTO outbox.deliveries (consumer, settlement_id) "
-    "SELECT c.name, made.id FROM made CROSS JOIN outbox.consumers c), "
     "logged AS (INSERT INTO outbox.events (intent_id, at, actor, kind, from_status, to_status, "
     "reason) SELECT id, outbox.clock(), 'agent', 'cancelled', was, 'cancelled', "
-    "'the epoch is over' FROM gone) SELECT id FROM gone"
+    "'the epoch is over' FROM gone) "
+    "INSERT INTO outbox.settlements (intent_id, version, kind, status, told, settled_by, at) "
+    "SELECT id, version, 'settled', 'cancelled', 'cancelled', 'epoch', settled_at FROM gone "
+    "RETURNING id"
 )
+# A statement of its own: the policy on deliveries must see the settlements that they are of.
+_DELIVER = (
+    "INSERT INTO outbox.deliveries (consumer, settlement_id) "
+    "SELECT c.name, s.id FROM outbox.settlements s CROSS JOIN outbox.consumers c "
+    "WHERE s.id = ANY(CAST(%(made)s AS bigint[]))"
+)
+# Locked by whoever hands results to every consumer in a caller's transaction. Where the caller's
+# snapshot is older than a registration, Postgres refuses the lock: the caller repeats, and sees it.
+_KNOWN_TO_ALL = "SELECT made FROM outbox.registrations FOR SHARE"
 # Two turns that begin at once take turns: the later one ends the earlier one.
 _LOCK = (
     "SELECT pg_advisory_xact_lock(hashtextextended(CAST(%(tenant)s AS text) || '/' || "
@@ -48,7 +55,8 @@ _LOCK = (
 
 def advance(tenant: str, run_id: str, epoch: str) -> Steps:
     """Ends the run's current epoch, begins ``epoch``, cancels what was never sent; the count.
-    Raises ``StaleEpoch`` for one that is over already."""
+    Raises ``StaleEpoch`` for one that is over already, and ``RetryTransaction`` where the caller's
+    snapshot hides a consumer."""
     params = {"tenant": tenant, "run_id": run_id, "epoch": epoch}
     yield _LOCK, {**params, "lock": CONSUMERS_LOCK}
     over = yield _OVER, params
@@ -57,4 +65,7 @@ def advance(tenant: str, run_id: str, epoch: str) -> Steps:
     yield _END, params
     yield _BEGIN, params
     rows = yield _CANCEL, params
+    if rows:
+        yield _KNOWN_TO_ALL, {}
+        yield _DELIVER, {"made": [row["id"] for row in rows]}
     return len(rows)

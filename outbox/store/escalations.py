@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from outbox.store.intents import Intent
 
 # Closed by settlement. Every other reason of an intent is a contradiction: only a person closes it.
-DOUBT_REASONS = frozenset({"ttl", "window", "worker_lost", "lane_held", "unsendable"})
+DOUBT_REASONS = frozenset(
+    {"ttl", "window", "worker_lost", "lane_held", "unsendable", "predecessor"}
+)
 _SECOND_OBJECT = frozenset({"contradiction", "duplicate"})
 
 
@@ -132,6 +134,11 @@ def _page(tx: Transaction, escalation_id: UUID, reasons: list[str], action: str)
         )
 
 
+def page_again(tx: Transaction, escalation_id: UUID, reason: str) -> None:
+    """One more notice of an open question, under the next key of its reason."""
+    _page(tx, escalation_id, [reason], "trigger")
+
+
 def close(tx: Transaction, escalation_id: UUID, *, by: str, verdict: str) -> bool:
     """Closes an open escalation and resolves its pages. False when it was closed before."""
     closed = tx.one(
@@ -184,11 +191,12 @@ def was_ruled_on(tx: Transaction, intent_id: UUID, reason: str, objects: list[st
 
 def settled_intents(tx: Transaction, limit: int) -> list[UUID]:
     """Intents that were settled by what may not close questions itself (a run whose epoch moved
-    on), and whose doubt is still open."""
+    on), and whose doubt is still open; locked."""
     rows = tx.all(
         "SELECT e.intent_id FROM outbox.escalations e JOIN outbox.intents i ON i.id = e.intent_id "
         "WHERE e.closed_at IS NULL AND i.settled_at IS NOT NULL AND e.reasons && %(doubts)s "
-        "ORDER BY e.intent_id LIMIT %(limit)s",
+        # A caller may just be told of one: its question is closed the next time.
+        "ORDER BY e.intent_id LIMIT %(limit)s FOR UPDATE OF i SKIP LOCKED",
         {"doubts": sorted(DOUBT_REASONS), "limit": limit},
     )
     return [row["intent_id"] for row in rows]
@@ -202,3 +210,15 @@ def close_holder(tx: Transaction, holder: str, *, by: str, verdict: str) -> None
     )
     if found is not None:
         close(tx, found["id"], by=by, verdict=verdict)
+
+
+def close_opened(tx: Transaction, *, by: str) -> int:
+    """Closes the questions about holders whose switch is gone: left open, one would hide the next
+    pause. Returns how many."""
+    rows = tx.all(
+        "SELECT e.id FROM outbox.escalations e WHERE e.closed_at IS NULL AND e.holder IS NOT NULL "
+        "AND (e.holder = 'clock' OR starts_with(e.holder, 'vendor:')) "
+        "AND NOT EXISTS (SELECT FROM outbox.switches s WHERE s.holder = e.holder) "
+        "ORDER BY e.id FOR UPDATE OF e SKIP LOCKED"
+    )
+    return sum(close(tx, row["id"], by=by, verdict="open again") for row in rows)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
+from outbox.codec import PLAIN_NAME, Codec, open_bytes, readable, seal_bytes
 from outbox.store.connection import Transaction
 
 
@@ -21,21 +24,23 @@ def keep(
     detail: str = "",
 ) -> bool:
     """Stores one event; False when it was stored before (a redelivery, counted)."""
+    about = {"vendor": vendor, "account": account, "mode": mode, "event_id": event_id}
+    name = PLAIN_NAME
+    if body is not None:
+        body, name = seal_bytes(tx.codec, body, _BODY, _owner(about))
     row = tx.one(
-        "INSERT INTO outbox.webhook_inbox (vendor, account, mode, event_id, kind, body, state, "
-        "detail, due_at, received_at) VALUES (%(vendor)s, %(account)s, %(mode)s, %(event_id)s, "
-        "%(kind)s, %(body)s, %(state)s, %(detail)s, "
+        "INSERT INTO outbox.webhook_inbox (vendor, account, mode, event_id, kind, body, "
+        "body_codec, state, detail, due_at, received_at) VALUES (%(vendor)s, %(account)s, "
+        "%(mode)s, %(event_id)s, %(kind)s, %(body)s, %(codec)s, %(state)s, %(detail)s, "
         "CASE WHEN %(state)s = 'new' THEN outbox.clock() END, outbox.clock()) "
         "ON CONFLICT (vendor, account, mode, event_id) "
         "DO UPDATE SET deliveries = outbox.webhook_inbox.deliveries + 1 "
         "RETURNING (xmax = 0) AS fresh",
         {
-            "vendor": vendor,
-            "account": account,
-            "mode": mode,
-            "event_id": event_id,
+            **about,
             "kind": kind,
             "body": body,
+            "codec": name,
             "state": state,
             "detail": detail,
         },
@@ -44,16 +49,44 @@ def keep(
 
 
 def claim(tx: Transaction, limit: int, hold_s: float) -> list[dict[str, Any]]:
-    """Due events, held back from other joiners for ``hold_s``."""
+    """Due events, held back from other joiners for ``hold_s``; ``body_of`` opens what they hold.
+    Those whose key is missing here are left alone."""
     return tx.all(
         "UPDATE outbox.webhook_inbox w SET tries = tries + 1, "
         "due_at = outbox.clock() + %(hold_s)s * INTERVAL '1 second' "
         "FROM (SELECT id FROM outbox.webhook_inbox WHERE due_at <= outbox.clock() "
+        "AND body_codec = ANY(%(codecs)s) "
         "ORDER BY due_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED) d WHERE w.id = d.id "
-        "RETURNING w.id, w.vendor, w.account, w.mode, w.event_id, w.kind, w.body, w.state, "
-        "w.tries, EXTRACT(EPOCH FROM outbox.clock() - w.received_at)::float8 AS age_s",
-        {"limit": limit, "hold_s": hold_s},
+        "RETURNING w.id, w.vendor, w.account, w.mode, w.event_id, w.kind, w.body, w.body_codec, "
+        "w.state, w.tries, EXTRACT(EPOCH FROM outbox.clock() - w.received_at)::float8 AS age_s",
+        {"limit": limit, "hold_s": hold_s, "codecs": readable(tx.codec)},
     )
+
+
+def sending(tx: Transaction) -> set[tuple[str, str]]:
+    """The (vendor, account) pairs of which something is in flight or in doubt: only there can a
+    reply that is still to come explain an event without our marks."""
+    rows = tx.all(
+        "SELECT vendor, account FROM outbox.intents WHERE status = 'in_flight' "
+        "UNION SELECT vendor, account FROM outbox.intents WHERE status = 'unknown' "
+        "UNION SELECT vendor, account FROM outbox.intents WHERE status = 'retryable'"
+    )
+    return {(row["vendor"], row["account"]) for row in rows}
+
+
+def body_of(row: Mapping[str, Any], codec: Codec) -> bytes:
+    """The raw bytes of a claimed event, empty where they were not kept. Raises ``Sealed``."""
+    if row["body"] is None:
+        return b""
+    return open_bytes(codec, row["body_codec"], bytes(row["body"]), _BODY, _owner(row))
+
+
+_BODY = "webhook_inbox.body"
+
+
+def _owner(row: Mapping[str, Any]) -> str:
+    """What makes the row: its number is not known yet when the body is sealed."""
+    return json.dumps([row["vendor"], row["account"], row["mode"], row["event_id"]])
 
 
 def settle(

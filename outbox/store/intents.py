@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
-from typing import Any, LiteralString, cast
+from hashlib import sha256
+from typing import Any, Literal, LiteralString, cast
 from uuid import UUID
 
-from outbox.contract import Account, Call, Cutoff, Unlimited
+from outbox.codec import PLAIN, Codec, Sealed, open_text
+from outbox.contract import Account, Call, Cutoff, KeySlot, Unlimited
+from outbox.contracts import CONTRACTS
 from outbox.errors import Ambiguous, Invalid, NotFound
 from outbox.states import Status
 from outbox.store.connection import Transaction
@@ -17,7 +21,11 @@ from outbox.store.connection import Transaction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
-    """One row of ``outbox.intents``; times are aware datetimes by the database's clock."""
+    """One row of ``outbox.intents``; times are aware datetimes by the database's clock.
+
+    ``args``, ``request`` and ``receipt`` are as they are kept, which may be sealed; ``plain_text``
+    opens them. A settled row may have been emptied of them.
+    """
 
     id: UUID
     seq: int
@@ -38,8 +46,8 @@ class Intent:
     key: bytes
     fingerprint: bytes
     fingerprint_version: int
-    identity: str
-    guard: str
+    identity: str = field(repr=False)
+    guard: str = field(repr=False)
     args: str | None = field(repr=False)
     request: str | None = field(repr=False)
     request_sha256: bytes
@@ -90,6 +98,12 @@ class Intent:
     tool_call_id: str | None
     traceparent: str | None
     note: str | None
+    args_codec: str = PLAIN.writes
+    request_codec: str = PLAIN.writes
+    receipt_codec: str = PLAIN.writes
+    # Where the request was emptied: the path it went to, which names the vendor's object.
+    request_path: str | None = None
+    codec: Codec = field(default=PLAIN, repr=False, compare=False)
 
     @property
     def state(self) -> Status:
@@ -102,43 +116,71 @@ class Intent:
         owners = {self.vendor_account, account.vendor_account} - {None, ""}
         return self.mode in (None, account.mode) and len(owners) < 2
 
+    def plain_text(self, column: Literal["args", "request", "receipt"]) -> str | None:
+        """What was kept in the column; None where nothing is. Raises ``Sealed``, and for a request
+        that opens to something else than was hashed."""
+        kept: str | None = getattr(self, column)
+        name: str = getattr(self, f"{column}_codec")
+        if kept is None or name == PLAIN.writes:
+            return kept
+        where = f"intents.{column}"
+        text = open_text(self.codec, name, kept, where, str(self.id))
+        if column == "request" and sha256(text.encode()).digest() != bytes(self.request_sha256):
+            raise Sealed(where, name, known=True)
+        return text
+
     def call(self, account: Account, cutoff: Cutoff | None = None) -> Call:
-        """The frozen request as an adapter takes it. Where nobody said whose the account is, it
-        must be the one that the row was first claimed for."""
+        """The frozen request as an adapter takes it; of an emptied one only what names the vendor's
+        object, to read that. Where nobody said whose the account is, it must be the one that the
+        row was first claimed for. Raises ``Sealed``."""
         if not account.vendor_account:
             account = replace(account, vendor_account=self.vendor_account or "")
-        frozen: Mapping[str, Any] = json.loads(self.request or "{}")
+        frozen: Mapping[str, Any] = json.loads(self.plain_text("request") or "{}")
         return Call(
             intent_id=self.id,
             key=bytes(self.key),
             operation=self.operation,
             method=frozen.get("method", ""),
-            path=frozen.get("path", ""),
+            path=frozen.get("path") or self.path_without_request(),
             api_version=self.api_version,
             params=frozen.get("params", {}),
             account=account,
             amount_minor=self.amount_minor,
             currency=self.currency,
+            recorded_epoch_s=int(self.created_at.timestamp()),
+            key_slot=KeySlot.of(frozen.get("key")),
             cutoff=cutoff or Unlimited(),
         )
 
+    def path_without_request(self) -> str:
+        """The path of a request that is not there (or cannot be opened): what was noted when it
+        was emptied, else by the contract, with the receipt as the object that it names."""
+        if self.request_path is not None:
+            return self.request_path
+        contract = CONTRACTS.get(self.vendor)
+        spec = contract.operations.get(self.operation) if contract else None
+        if spec is None:
+            return ""
+        return re.sub(r"{\w+}", lambda m: self.receipt_id or m[0], spec.path)
 
-COLUMN_NAMES = tuple(f.name for f in fields(Intent))
+
+COLUMN_NAMES = tuple(f.name for f in fields(Intent) if f.name != "codec")
 COLUMNS = ", ".join(COLUMN_NAMES)
 COLUMNS_OF_I = ", ".join(f"i.{name}" for name in COLUMN_NAMES)
 
 _PREFIX_MIN = 6
 
 
-def as_intent(row: Mapping[str, Any]) -> Intent:
-    """A row with (at least) the columns of ``COLUMNS``."""
-    return Intent(**{name: row[name] for name in COLUMN_NAMES})
+def as_intent(row: Mapping[str, Any], codec: Codec) -> Intent:
+    """A row with (at least) the columns of ``COLUMNS``. Nothing is opened before it is asked for:
+    a row whose key is missing can still be told of, escalated and ruled on."""
+    return Intent(**{name: row[name] for name in COLUMN_NAMES}, codec=codec)
 
 
 def read(tx: Transaction, intent_id: UUID) -> Intent | None:
     """The row by id."""
     row = tx.one(f"SELECT {COLUMNS} FROM outbox.intents WHERE id = %(id)s", {"id": intent_id})
-    return as_intent(row) if row else None
+    return as_intent(row, tx.codec) if row else None
 
 
 def lock(tx: Transaction, intent_id: UUID) -> Intent | None:
@@ -146,7 +188,7 @@ def lock(tx: Transaction, intent_id: UUID) -> Intent | None:
     row = tx.one(
         f"SELECT {COLUMNS} FROM outbox.intents WHERE id = %(id)s FOR UPDATE", {"id": intent_id}
     )
-    return as_intent(row) if row else None
+    return as_intent(row, tx.codec) if row else None
 
 
 def now(tx: Transaction) -> datetime:

@@ -12,6 +12,7 @@ from typing import Any
 
 from psycopg.types.json import Jsonb
 
+from outbox.codec import PLAIN_NAME, seal_text
 from outbox.outcomes import Reading, Standing
 from outbox.states import TERMINAL, Event, Facts, Status, Verdict, transition
 from outbox.store import escalations, settlements
@@ -137,6 +138,7 @@ UPDATE outbox.intents SET
     resends = GREATEST(resends + %(resends)s, 0),
     receipt_id = COALESCE(receipt_id, %(receipt_id)s),
     receipt = COALESCE(receipt, %(receipt)s),
+    receipt_codec = CASE WHEN receipt IS NULL THEN %(receipt_codec)s ELSE receipt_codec END,
     business_status = COALESCE(%(business)s, business_status),
     business_word = COALESCE(%(word)s, business_word),
     business_vendor_time = GREATEST(business_vendor_time, %(vendor_time)s),
@@ -151,7 +153,9 @@ UPDATE outbox.intents SET
                        THEN outbox.clock()  -- nothing was sent, and nothing ever will be
                        ELSE escalate_at END,
     contradicted_at = CASE WHEN %(contradiction)s THEN COALESCE(contradicted_at, outbox.clock())
-                           ELSE contradicted_at END
+                           ELSE contradicted_at END,
+    retracted_at = CASE WHEN told_at IS NOT NULL AND (%(contradiction)s OR %(settles)s)
+                        THEN outbox.clock() ELSE retracted_at END
 WHERE id = %(id)s AND version = %(version)s
 RETURNING {COLUMNS}
 """
@@ -162,6 +166,11 @@ def _write(tx: Transaction, intent: Intent, change: Change, verdict: Verdict, do
     # A receipt is written only where the row ends with one; elsewhere the object is evidence.
     keeps = settles and change.reading is not None and verdict.status is not Status.CANCELLED
     reading = change.reading if keeps else None
+    document, document_codec = None, PLAIN_NAME
+    if reading is not None:
+        document, document_codec = seal_text(
+            tx.codec, reading.document, "intents.receipt", str(intent.id)
+        )
     row = tx.one(
         _UPDATE,
         {
@@ -177,7 +186,8 @@ def _write(tx: Transaction, intent: Intent, change: Change, verdict: Verdict, do
             "unsent": verdict.status is Status.PENDING and verdict.moved,
             "resends": change.resends,
             "receipt_id": reading.receipt_id if reading else None,
-            "receipt": reading.document if reading else None,
+            "receipt": document,
+            "receipt_codec": document_codec,
             "business": reading.business.value if reading else None,
             "word": reading.word if reading else None,
             "vendor_time": reading.vendor_time if reading else 0,
@@ -187,7 +197,7 @@ def _write(tx: Transaction, intent: Intent, change: Change, verdict: Verdict, do
     )
     if row is None:
         raise Moved(str(intent.id))
-    return as_intent(row)
+    return as_intent(row, tx.codec)
 
 
 def _log(tx: Transaction, intent: Intent, event: Event, change: Change, verdict: Verdict) -> None:
@@ -267,6 +277,8 @@ def _contradict(
 ) -> None:
     tx.run(
         "UPDATE outbox.intents SET contradicted_at = COALESCE(contradicted_at, outbox.clock()), "
+        "retracted_at = CASE WHEN told_at IS NOT NULL AND contradicted_at IS NULL "
+        "THEN outbox.clock() ELSE retracted_at END, "
         "veto = COALESCE(veto, 'contradiction'), version = version + 1 WHERE id = %(id)s",
         {"id": row.id},
     )

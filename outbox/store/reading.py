@@ -1,9 +1,10 @@
-"""Reads for answers, the command line and health. No write but ``told_at``."""
+"""Reads for answers, the command line and health. No write but ``told_at`` and ``retracted_at``."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, LiteralString
+from typing import Any
 from uuid import UUID
 
 from outbox.store.connection import Transaction
@@ -11,20 +12,44 @@ from outbox.store.intents import COLUMNS, Intent, as_intent
 
 _LOOK = (
     "SELECT id, status, doubt, version, created_at, contradicted_at, business_status, receipt_id, "
-    "failure_code, told_at, settled_at, tool FROM outbox.intents WHERE id = %(id)s"
+    "failure_code, tool, COALESCE(told_at IS NULL OR told_at <= retracted_at, false) AS untold "
+    "FROM outbox.intents WHERE id = ANY(%(ids)s)"
 )
+# Only the very word that was read. A row that somebody holds is not waited for: what is not marked
+# guards its twin, and is told again.
+_TELL = """
+WITH free AS (
+    SELECT i.id FROM outbox.intents i JOIN unnest(%(ids)s::uuid[], %(versions)s::integer[])
+        AS t (id, version) ON i.id = t.id AND i.version = t.version
+    WHERE i.settled_at IS NOT NULL AND i.contradicted_at IS NULL
+    AND (i.told_at IS NULL OR i.told_at <= i.retracted_at)
+    ORDER BY i.id FOR UPDATE OF i SKIP LOCKED
+)
+UPDATE outbox.intents i
+SET told_at = GREATEST(outbox.clock(), retracted_at + INTERVAL '1 microsecond')
+FROM free WHERE i.id = free.id
+"""
 
 
-def look(tx: Transaction, intent_id: UUID) -> dict[str, Any] | None:
-    """What is told of one intent. A settled outcome is marked as told: the run has it now."""
-    row = tx.one(_LOOK, {"id": intent_id})
-    if row and row["settled_at"] and not row["contradicted_at"] and not row["told_at"]:
-        tx.run(
-            "UPDATE outbox.intents SET told_at = outbox.clock() WHERE id = %(id)s "
-            "AND settled_at IS NOT NULL AND contradicted_at IS NULL AND told_at IS NULL",
-            {"id": intent_id},
-        )
-    return row
+def look(tx: Transaction, intent_ids: Sequence[UUID]) -> dict[UUID, dict[str, Any]]:
+    """What is told of intents, by id. To read marks nothing as told: the run does not have it."""
+    return {row["id"]: row for row in tx.all(_LOOK, {"ids": list(intent_ids)})}
+
+
+def tell(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Marks outcomes that ``look`` read as told. Call it with the answer in hand, and return that
+    whatever comes of this."""
+    told = {"ids": [row["id"] for row in rows], "versions": [row["version"] for row in rows]}
+    tx.run(_TELL, told)
+
+
+def take_back(tx: Transaction, intent_ids: Sequence[UUID]) -> None:
+    """What was marked as told was not heard after all: it guards its twin until it is."""
+    tx.run(
+        "UPDATE outbox.intents SET retracted_at = GREATEST(outbox.clock(), told_at) "
+        "WHERE id = ANY(%(ids)s) AND told_at IS NOT NULL",
+        {"ids": list(intent_ids)},
+    )
 
 
 def in_progress(tx: Transaction, xid: str) -> bool:
@@ -33,25 +58,10 @@ def in_progress(tx: Transaction, xid: str) -> bool:
     return bool(row and row["s"] == "in progress")
 
 
-_LIST: LiteralString = f"""
-SELECT {COLUMNS} FROM outbox.intents
-WHERE (%(status)s::text[] IS NULL OR status = ANY(%(status)s))
-  AND (%(vendor)s::text IS NULL OR vendor = %(vendor)s)
-  AND (%(tool)s::text IS NULL OR tool = %(tool)s)
-  AND (%(tenant)s::text IS NULL OR tenant = %(tenant)s)
-  AND (%(run_id)s::text IS NULL OR run_id = %(run_id)s)
-  AND (%(older_s)s::float8 IS NULL
-       OR created_at <= outbox.clock() - %(older_s)s * INTERVAL '1 second')
-  AND (%(after)s::bigint IS NULL OR seq < %(after)s)
-ORDER BY seq DESC LIMIT %(limit)s
-"""
-
-
-def intents(tx: Transaction, **filters: Any) -> list[Intent]:
-    """Newest first; ``after`` is the seq of the last row of the page before."""
-    names = ("status", "vendor", "tool", "tenant", "run_id", "older_s", "after", "limit")
-    rows = tx.all(_LIST, {name: filters.get(name) for name in names})
-    return [as_intent(row) for row in rows]
+def intents(tx: Transaction, *, limit: int) -> list[Intent]:
+    """Whole rows, newest first."""
+    sql = f"SELECT {COLUMNS} FROM outbox.intents ORDER BY seq DESC LIMIT %(limit)s"
+    return [as_intent(row, tx.codec) for row in tx.all(sql, {"limit": limit})]
 
 
 def history(tx: Transaction, intent_id: UUID) -> list[dict[str, Any]]:
@@ -100,23 +110,6 @@ def webhooks(tx: Transaction, *, state: str | None, limit: int, after: int | Non
         "WHERE (%(state)s::text IS NULL OR state = %(state)s) "
         "AND (%(after)s::bigint IS NULL OR id < %(after)s) ORDER BY id DESC LIMIT %(limit)s",
         {"state": state, "limit": limit, "after": after},
-    )
-
-
-def escalations(tx: Transaction, *, everything: bool, limit: int) -> list[dict[str, Any]]:
-    """Open escalations, the one whose window ends first on top; with ``everything`` closed too."""
-    return tx.all(
-        """
-        SELECT e.*, i.tenant, i.tool, i.vendor, i.account, i.status, i.doubt, i.amount_minor,
-            i.currency, i.window_ends_at, i.created_at, i.version,
-            EXTRACT(EPOCH FROM i.window_ends_at - outbox.clock())::float8 AS window_left_s,
-            EXTRACT(EPOCH FROM outbox.clock() - e.opened_at)::float8 AS open_s
-        FROM outbox.escalations e LEFT JOIN outbox.intents i ON i.id = e.intent_id
-        WHERE %(everything)s OR e.closed_at IS NULL
-        ORDER BY e.closed_at IS NOT NULL, i.window_ends_at NULLS LAST, e.opened_at
-        LIMIT %(limit)s
-        """,
-        {"everything": everything, "limit": limit},
     )
 
 

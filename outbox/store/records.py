@@ -1,8 +1,9 @@
 """Recording outcomes in batches: one statement for whatever has finished.
 
-Rows are locked in id order. A row whose compare-and-set fails was moved by evidence meanwhile:
-its outcome is applied as late evidence in the same transaction. A batch that fails for any other
-reason is repeated row by row, so that one bad row cannot lose its neighbours' receipts.
+Rows are locked in id order; one that another transaction has in hand is left for later. A row
+whose compare-and-set fails was moved by evidence meanwhile: its outcome is applied as late evidence
+in the same transaction. A batch that fails for any other reason is repeated row by row, so that one
+bad row cannot lose its neighbours' receipts.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, LiteralString, assert_never
+from typing import Any, assert_never
 from uuid import UUID
 
+from outbox.codec import PLAIN_NAME, Codec, seal_text
 from outbox.outcomes import Lost, NotSent, Outcome, Receipt, Refused, veto_of
 from outbox.states import MAYBE_SENT, TERMINAL, Event, Facts, Status, transition
 from outbox.store import escalations, settlements
@@ -20,6 +22,7 @@ from outbox.store.business import move_business
 from outbox.store.connection import Transaction
 from outbox.store.intents import Intent, lock
 from outbox.store.moves import Change, apply, contradict, note
+from outbox.store.records_sql import RECORD, TYPES
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,7 @@ def _detail(outcome: Outcome) -> str:
             assert_never(outcome)
 
 
-def _values(ended: Ended) -> dict[str, Any]:
+def _values(ended: Ended, codec: Codec) -> dict[str, Any]:
     """The row of the batch: what this outcome makes of an ``in_flight`` intent."""
     intent, outcome = ended.intent, ended.outcome
     covers = isinstance(outcome, Refused) and outcome.covers_key
@@ -75,13 +78,11 @@ def _values(ended: Ended) -> dict[str, Any]:
         isinstance(outcome, Refused) and verdict.status is Status.FAILED_POISON
     ):
         reading = outcome.reading
-    due_in_s = 0.0
-    if verdict.status is Status.PENDING:
-        due_in_s = ended.back_off_s
-    elif verdict.status is Status.UNKNOWN:
-        # A re-send that was proved not sent is approved again, at the pace of its back-off.
-        not_sent = event is Event.NOT_SENT
-        due_in_s = max(ended.look_in_s, ended.back_off_s if not_sent else 0.0)
+    document, document_codec = None, PLAIN_NAME
+    if reading is not None:
+        document, document_codec = seal_text(
+            codec, reading.document, "intents.receipt", str(intent.id)
+        )
     wire = outcome.wire
     return {
         "id": intent.id,
@@ -91,11 +92,12 @@ def _values(ended: Ended) -> dict[str, Any]:
         "status": verdict.status.value,
         "doubt": 0 if verdict.status is Status.SUCCEEDED else doubt,
         "settles": verdict.status in TERMINAL,
-        "due_in_s": due_in_s,
+        "due_in_s": _next_in_s(ended, event, verdict.status),
         "not_sent": 1 if event is Event.NOT_SENT else 0,
         "veto": veto_of(outcome) or None,
         "receipt_id": reading.receipt_id if reading else None,
-        "receipt": reading.document if reading else None,
+        "receipt": document,
+        "receipt_codec": document_codec,
         "business": reading.business.value if reading else None,
         "word": reading.word if reading else None,
         "vendor_time": reading.vendor_time if reading else 0,
@@ -112,125 +114,44 @@ def _values(ended: Ended) -> dict[str, Any]:
     }
 
 
-_TYPES = {
-    "id": "uuid",
-    "version": "integer",
-    "token": "uuid",
-    "lease_no": "integer",
-    "status": "text",
-    "doubt": "integer",
-    "settles": "boolean",
-    "due_in_s": "float8",
-    "not_sent": "integer",
-    "veto": "text",
-    "receipt_id": "text",
-    "receipt": "text",
-    "business": "text",
-    "word": "text",
-    "vendor_time": "bigint",
-    "failure_code": "text",
-    "contradicts": "text",
-    "settled_by": "text",
-    "started_at": "timestamptz",
-    "outcome": "text",
-    "detail": "text",
-    "http_status": "integer",
-    "request_id": "text",
-    "replayed": "boolean",
-    "should_retry": "boolean",
-}
-_UNNEST: Any = ", ".join(f"%({name})s::{kind}[]" for name, kind in _TYPES.items())
-_NAMES: Any = ", ".join(_TYPES)
-
-_RECORD: LiteralString = f"""
-WITH ended AS (
-    SELECT * FROM unnest({_UNNEST}) AS t ({_NAMES})
-), locked AS (
-    SELECT i.id FROM outbox.intents i WHERE i.id IN (SELECT id FROM ended)
-    ORDER BY i.id FOR UPDATE
-), moved AS (
-    UPDATE outbox.intents i SET
-        version = i.version + 1,
-        status = e.status,
-        doubt = e.doubt,
-        crashes = 0,
-        veto = COALESCE(i.veto, e.veto, CASE WHEN e.contradicts IS NOT NULL
-                                             THEN 'contradiction' END),
-        contradicted_at = CASE WHEN e.contradicts IS NOT NULL
-            THEN COALESCE(i.contradicted_at, outbox.clock()) ELSE i.contradicted_at END,
-        resends = GREATEST(i.resends - e.not_sent, 0),
-        lease_token = NULL, lease_until = NULL, lease_owner = NULL,
-        last_lease_end = CASE WHEN e.status = 'pending' THEN i.last_lease_end
-                              ELSE GREATEST(i.last_lease_end, i.lease_until) END,
-        due_at = outbox.clock() + e.due_in_s * INTERVAL '1 second',
-        not_sent_count = i.not_sent_count + e.not_sent,
-        first_sent_at = CASE WHEN e.status = 'pending' THEN NULL ELSE i.first_sent_at END,
-        window_ends_at = CASE WHEN e.status = 'pending' THEN NULL ELSE i.window_ends_at END,
-        ttl_at = CASE WHEN e.status = 'pending'
-                      THEN i.created_at + i.ttl_s * INTERVAL '1 second' ELSE i.ttl_at END,
-        escalate_at = CASE WHEN e.settles THEN NULL
-                           WHEN e.doubt = 0 AND COALESCE(i.veto, e.veto) IS NOT NULL
-                                AND i.contradicted_at IS NULL
-                           THEN outbox.clock()  -- nothing was sent, and nothing ever will be
-                           WHEN i.escalate_at IS NULL THEN NULL
-                           WHEN e.status = 'pending'
-                           THEN i.created_at + i.ttl_s * INTERVAL '1 second'
-                           ELSE i.escalate_at END,
-        receipt_id = e.receipt_id,
-        receipt = e.receipt,
-        business_status = e.business,
-        business_word = e.word,
-        business_vendor_time = COALESCE(e.vendor_time, 0),
-        failure_code = e.failure_code,
-        settled_by = CASE WHEN e.settles THEN e.settled_by END,
-        settled_at = CASE WHEN e.settles THEN outbox.clock() END
-    FROM ended e
-    WHERE i.id = e.id AND i.id IN (SELECT id FROM locked)
-        AND i.version = e.version AND i.lease_token = e.token AND i.status = 'in_flight'
-    RETURNING i.*
-), logged AS (
-    INSERT INTO outbox.attempts (intent_id, lease_no, started_at, ended_at, outcome, detail,
-        http_status, vendor_request_id, replayed, should_retry, late)
-    SELECT e.id, e.lease_no, e.started_at, outbox.clock(), e.outcome, e.detail, e.http_status,
-        e.request_id, e.replayed, e.should_retry, m.id IS NULL
-    FROM ended e LEFT JOIN moved m ON m.id = e.id
-), settled AS (
-    INSERT INTO outbox.settlements (intent_id, version, kind, status, told, business_status,
-        business_word, receipt_id, failure_code, settled_by, at)
-    SELECT m.id, m.version, 'settled', m.status,
-        CASE WHEN k.told IS NULL THEN 'unknown'
-             WHEN m.status = 'succeeded' THEN 'settled' ELSE 'failed' END,
-        k.business_status, k.business_word, k.receipt_id, k.failure_code, m.settled_by, m.settled_at
-    FROM moved m LEFT JOIN LATERAL (SELECT true AS told, m.business_status, m.business_word,
-        m.receipt_id, m.failure_code WHERE m.contradicted_at IS NULL) k ON true
-    WHERE m.settled_at IS NOT NULL RETURNING id
-), delivered AS (
-    INSERT INTO outbox.deliveries (consumer, settlement_id)
-    SELECT c.name, s.id FROM settled s CROSS JOIN outbox.consumers c
-)
-SELECT m.id, m.settled_at IS NOT NULL AND EXISTS (
-    SELECT FROM outbox.escalations x WHERE x.intent_id = m.id AND x.closed_at IS NULL) AS escalated
-FROM moved m
-"""
+def _next_in_s(ended: Ended, event: Event, status: Status) -> float:
+    if status is Status.PENDING:
+        return ended.back_off_s
+    if status is not Status.UNKNOWN:
+        return 0.0
+    # A re-send that was proved not sent is approved again, at the pace of its back-off.
+    return max(ended.look_in_s, ended.back_off_s if event is Event.NOT_SENT else 0.0)
 
 
-def record(tx: Transaction, batch: Sequence[Ended]) -> int:
-    """Writes a batch of ended attempts; returns how many were late evidence."""
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """How many attempts were late evidence, and the intents of which nothing was written because
+    another transaction has the row in hand: they are to be offered again."""
+
+    late: int = 0
+    held: frozenset[UUID] = frozenset()
+
+
+def record(tx: Transaction, batch: Sequence[Ended]) -> Recorded:
+    """Writes a batch of ended attempts, one of each intent."""
     if not batch:
-        return 0
+        return Recorded()
     settlements.lock_consumers(tx)
-    rows = [_values(ended) for ended in batch]
-    params = {name: [row[name] for row in rows] for name in _TYPES}
-    moved = {row["id"]: row["escalated"] for row in tx.all(_RECORD, params)}
-    for intent_id in sorted(i for i, escalated in moved.items() if escalated):
+    rows = [_values(ended, tx.codec) for ended in batch]
+    params = {name: [row[name] for row in rows] for name in TYPES}
+    seen = {row["id"]: row for row in tx.all(RECORD, params)}
+    for intent_id in sorted(i for i, row in seen.items() if row["escalated"]):
         _close_escalation(tx, intent_id)
     for ended in batch:
-        if ended.contradicts and ended.intent.id in moved:
+        if ended.contradicts and ended.intent.id in seen and seen[ended.intent.id]["moved"]:
             _contradict(tx, ended)
-    late = sorted((e for e in batch if e.intent.id not in moved), key=lambda e: e.intent.id)
+    late = sorted(
+        (e for e in batch if e.intent.id in seen and not seen[e.intent.id]["moved"]),
+        key=lambda e: e.intent.id,
+    )
     for ended in late:
         record_late(tx, ended)
-    return len(late)
+    return Recorded(len(late), frozenset({e.intent.id for e in batch} - set(seen)))
 
 
 def _close_escalation(tx: Transaction, intent_id: UUID) -> None:

@@ -3,23 +3,29 @@ taken in the same transaction, and compared with what the person saw."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 from outbox.store.connection import Transaction
 from outbox.store.intents import COLUMNS, Intent, as_intent
 from outbox.store.moves import Moved
 
+_HELD = (
+    "SELECT *, outbox.clock() AS now, COALESCE(acked_until > outbox.clock(), false) AS acked, "
+    "COALESCE(muted_until > outbox.clock(), false) AS muted "
+    "FROM outbox.escalations WHERE id = %(id)s"
+)
+
 
 def lock_escalation(tx: Transaction, escalation_id: UUID) -> dict[str, Any] | None:
     """One escalation, locked, with ``now``, ``acked`` and ``muted`` by the database's clock. Lock
     its intent first: every other writer does."""
-    return tx.one(
-        "SELECT *, outbox.clock() AS now, COALESCE(acked_until > outbox.clock(), false) AS acked, "
-        "COALESCE(muted_until > outbox.clock(), false) AS muted "
-        "FROM outbox.escalations WHERE id = %(id)s FOR UPDATE",
-        {"id": escalation_id},
-    )
+    return tx.one(f"{_HELD} FOR UPDATE", {"id": escalation_id})
+
+
+def see_escalation(tx: Transaction, escalation_id: UUID) -> dict[str, Any] | None:
+    """The same without its lock, for a dry run, which writes nothing."""
+    return tx.one(_HELD, {"id": escalation_id})
 
 
 def lock_open_escalation(tx: Transaction, intent_id: UUID) -> dict[str, Any] | None:
@@ -32,10 +38,12 @@ def lock_open_escalation(tx: Transaction, intent_id: UUID) -> dict[str, Any] | N
 
 
 def clear_contradiction(tx: Transaction, row: Intent, *, drop_receipt: bool = False) -> Intent:
-    """The person ruled: the row is told again. ``drop_receipt`` takes away a declined object's id
-    where another object is the one that landed. Raises ``Moved``."""
+    """The person ruled: the row is told again, also where it was told before. ``drop_receipt``
+    takes away a declined object's id where another object is the one that landed. Raises
+    ``Moved``."""
     written = tx.one(
         f"UPDATE outbox.intents SET contradicted_at = NULL, version = version + 1, "
+        "retracted_at = CASE WHEN told_at IS NOT NULL THEN outbox.clock() ELSE retracted_at END, "
         "receipt_id = CASE WHEN %(drop)s THEN NULL ELSE receipt_id END, "
         "receipt = CASE WHEN %(drop)s THEN NULL ELSE receipt END "
         f"WHERE id = %(id)s AND version = %(version)s RETURNING {COLUMNS}",
@@ -43,7 +51,7 @@ def clear_contradiction(tx: Transaction, row: Intent, *, drop_receipt: bool = Fa
     )
     if written is None:
         raise Moved(str(row.id))
-    return as_intent(written)
+    return as_intent(written, tx.codec)
 
 
 def last_decision(tx: Transaction, intent_id: UUID) -> dict[str, Any] | None:
@@ -58,23 +66,24 @@ def last_decision(tx: Transaction, intent_id: UUID) -> dict[str, Any] | None:
 
 def ack(tx: Transaction, escalation_id: UUID, *, by: str, for_s: float) -> Any:
     """Somebody looks until then; returns the end."""
-    row = tx.one(
-        "UPDATE outbox.escalations SET acked_by = %(by)s, changed_at = outbox.clock(), "
-        "acked_until = outbox.clock() + %(for_s)s * INTERVAL '1 second' "
-        "WHERE id = %(id)s AND closed_at IS NULL RETURNING acked_until",
-        {"id": escalation_id, "by": by, "for_s": for_s},
-    )
-    assert row is not None, "acknowledged without its lock"
+    until = _hold(tx, escalation_id, "acked", by=by, for_s=for_s)
     _acknowledge_pages(tx, escalation_id)
-    return row["acked_until"]
+    return until
 
 
 def _acknowledge_pages(tx: Transaction, escalation_id: UUID) -> None:
-    """One acknowledgement for each page that was triggered, under the same key."""
+    """One acknowledgement for each page that was triggered, under the same key: a target with a
+    policy of its own rests. One that came too late before is told now."""
+    tx.run(
+        "UPDATE outbox.pages SET state = 'due', due_at = outbox.clock(), attempts = 0 "
+        "WHERE escalation_id = %(id)s AND action = 'acknowledge' AND state = 'dropped'",
+        {"id": escalation_id},
+    )
     tx.run(
         "INSERT INTO outbox.pages (escalation_id, pager, dedup_key, action, body, due_at, "
         "created_at) "
-        "SELECT escalation_id, '', dedup_key, 'acknowledge', body, outbox.clock(), outbox.clock() "
+        "SELECT escalation_id, '', dedup_key, 'acknowledge', "
+        "jsonb_build_object('reason', body->>'reason'), outbox.clock(), outbox.clock() "
         "FROM outbox.pages p WHERE escalation_id = %(id)s AND action = 'trigger' "
         "AND state IN ('due', 'sent') AND NOT EXISTS (SELECT FROM outbox.pages r "
         "WHERE r.dedup_key = p.dedup_key AND r.action IN ('acknowledge', 'resolve')) "
@@ -97,14 +106,22 @@ def unack(tx: Transaction, intent_id: UUID) -> bool:
 
 def mute(tx: Transaction, escalation_id: UUID, *, by: str, for_s: float) -> Any:
     """No pages until then; the escalation stays open and listed. Returns the end."""
+    until = _hold(tx, escalation_id, "muted", by=by, for_s=for_s)
+    _acknowledge_pages(tx, escalation_id)
+    return until
+
+
+def _hold(
+    tx: Transaction, escalation_id: UUID, how: Literal["acked", "muted"], *, by: str, for_s: float
+) -> Any:
     row = tx.one(
-        "UPDATE outbox.escalations SET muted_by = %(by)s, changed_at = outbox.clock(), "
-        "muted_until = outbox.clock() + %(for_s)s * INTERVAL '1 second' "
-        "WHERE id = %(id)s AND closed_at IS NULL RETURNING muted_until",
+        f"UPDATE outbox.escalations SET {how}_by = %(by)s, changed_at = outbox.clock(), "
+        f"{how}_until = outbox.clock() + %(for_s)s * INTERVAL '1 second' "
+        f"WHERE id = %(id)s AND closed_at IS NULL RETURNING {how}_until AS until",
         {"id": escalation_id, "by": by, "for_s": for_s},
     )
-    assert row is not None, "muted without its lock"
-    return row["muted_until"]
+    assert row is not None, f"{how} without its lock"
+    return row["until"]
 
 
 def closing_switch(tx: Transaction, gate: str) -> dict[str, Any] | None:

@@ -37,6 +37,8 @@ def register(store: Store, consumer: str) -> None:
             "ON CONFLICT DO NOTHING",
             {"name": consumer},
         )
+        # Snapshots from before this moment hand no results to consumers any more.
+        tx.run("UPDATE outbox.registrations SET made = made + 1")
     while True:
         with store.transaction() as tx:
             row = tx.one(_FILL, {"name": consumer, "piece": _PIECE})
@@ -45,18 +47,7 @@ def register(store: Store, consumer: str) -> None:
 
 
 _PIECE = 10_000
-_FILL = """
-WITH piece AS (
-    SELECT s.id FROM outbox.settlements s, outbox.consumers c
-    WHERE c.name = %(name)s AND s.id > c.filled_to ORDER BY s.id LIMIT %(piece)s
-), filled AS (
-    INSERT INTO outbox.deliveries (consumer, settlement_id)
-    SELECT %(name)s, id FROM piece ON CONFLICT DO NOTHING
-)
-UPDATE outbox.consumers SET filled_to = (SELECT max(id) FROM piece)
-WHERE name = %(name)s AND filled_to IS NOT NULL
-RETURNING filled_to
-"""
+_FILL = "SELECT outbox.fill_deliveries(%(name)s, %(piece)s) AS filled_to"
 
 
 def write(tx: Transaction, row: Intent, kind: str) -> None:
@@ -82,11 +73,18 @@ def _told(row: Intent, kind: str) -> str:
 
 
 # What ``outbox.settlements`` runs inside the caller's own transaction. A result waits while an
-# earlier one of its intent is in another consumer's hands, so that none overtakes.
+# earlier one of its intent is in other hands or not due, so that none overtakes.
 TAKE = """
 WITH due AS (
     SELECT d.settlement_id FROM outbox.deliveries d
     WHERE d.consumer = CAST(%(consumer)s AS text) AND d.consumed_at IS NULL
+    AND (d.due_at IS NULL OR d.due_at <= outbox.clock())
+    AND NOT EXISTS (
+        SELECT FROM outbox.settlements mine
+        JOIN outbox.settlements older ON older.intent_id = mine.intent_id AND older.id < mine.id
+        JOIN outbox.deliveries held ON held.consumer = d.consumer AND held.settlement_id = older.id
+        WHERE mine.id = d.settlement_id AND held.consumed_at IS NULL
+        AND held.due_at > outbox.clock())
     ORDER BY d.settlement_id LIMIT CAST(%(limit)s AS integer)
     FOR UPDATE SKIP LOCKED
 ), taken AS (
@@ -101,7 +99,8 @@ WITH due AS (
     RETURNING d.settlement_id
 )
 SELECT s.id, s.intent_id, s.kind, s.status, s.told, s.business_status, s.business_word,
-       s.receipt_id, s.failure_code, s.settled_by, s.at,
+       s.receipt_id, s.failure_code, s.settled_by,
+       CAST(EXTRACT(EPOCH FROM s.at) * 1000000 AS bigint) AS at,
        i.tenant, i.vendor, i.account, i.tool, i.run_id, i.epoch, i.identity, i.guard,
        i.amount_minor, i.currency
 FROM taken JOIN outbox.settlements s ON s.id = taken.settlement_id
@@ -116,13 +115,35 @@ KNOWN = (
 )
 
 
+# Whether this very transaction keeps registering away.
+FORBIDS_REGISTERING = (
+    "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid() "
+    f"AND classid = 0 AND objid = {CONSUMERS_LOCK} AND objsubid = 1 AND granted LIMIT 1"
+)
+
+# A result that failed comes again after a second, then two, four ... and at last ten minutes. One
+# that only waited for it comes with it.
 _GIVE_BACK = (
-    "UPDATE outbox.deliveries SET consumed_at = NULL "
+    "UPDATE outbox.deliveries SET consumed_at = NULL, tries = tries + %(tried)s, "
+    "due_at = CASE WHEN %(tried)s = 0 THEN due_at ELSE outbox.clock() "
+    "+ LEAST(power(2, LEAST(tries, 20)), 600) * INTERVAL '1 second' END "
     "WHERE consumer = %(consumer)s AND settlement_id = %(settlement_id)s"
+)
+_HURRY = (
+    "UPDATE outbox.deliveries d SET due_at = outbox.clock() FROM (SELECT settlement_id "
+    "FROM outbox.deliveries WHERE consumer = %(consumer)s AND consumed_at IS NULL AND tries > 0 "
+    "AND due_at > outbox.clock() FOR UPDATE SKIP LOCKED) waiting "
+    "WHERE d.consumer = %(consumer)s AND d.settlement_id = waiting.settlement_id"
 )
 
 
-def give_back(session: Session, consumer: str, settlement_id: int) -> None:
-    """A result taken in this very transaction is due again: its consumer could not use it."""
-    values = {"consumer": consumer, "settlement_id": settlement_id}
+def give_back(session: Session, consumer: str, settlement_id: int, *, failed: bool) -> None:
+    """A result taken in this very transaction comes again: its consumer could not use it, or one
+    before it of the same intent."""
+    values = {"consumer": consumer, "settlement_id": settlement_id, "tried": int(failed)}
     session.connection().exec_driver_sql(_GIVE_BACK, values)
+
+
+def hurry(session: Session, consumer: str) -> None:
+    """What waits because it failed before is due now."""
+    session.connection().exec_driver_sql(_HURRY, {"consumer": consumer})

@@ -30,7 +30,7 @@ def pause(tx: Transaction, vendor: str, account: str, *, kind: str, reason: str,
         "VALUES (%(holder)s, %(kind)s, %(prefix)s, %(reason)s, %(by)s, outbox.clock()) "
         "ON CONFLICT (holder) DO UPDATE SET kind = EXCLUDED.kind, reason = EXCLUDED.reason, "
         "set_by = EXCLUDED.set_by, set_at = EXCLUDED.set_at, probe_at = NULL, probe_after_s = NULL "
-        "WHERE outbox.switches.kind = 'breaker' RETURNING holder",
+        "WHERE outbox.switches.kind = 'breaker' RETURNING (xmax = 0) AS fresh",
         {
             "holder": holder,
             "kind": kind,
@@ -42,6 +42,8 @@ def pause(tx: Transaction, vendor: str, account: str, *, kind: str, reason: str,
     if made is None:
         return False
     log(tx, kind="paused", actor=by, holder=holder, reason=reason)
+    if made["fresh"]:
+        _begin_episode(tx, holder, by=by)
     escalations.open_for_holder(
         tx, holder, ["paused"], {"vendor": vendor, "account": account, "why": reason}
     )
@@ -67,7 +69,23 @@ def trip_breaker(
     )
     if made is not None:
         log(tx, kind="breaker_opened", actor="sender", holder=holder, reason=reason)
+        _begin_episode(tx, holder, by="sender")
     return made is not None
+
+
+def _begin_episode(tx: Transaction, holder: str, *, by: str) -> None:
+    """A switch that has just closed is a new question: one that was left open by mistake would
+    hide it, for a known question pages nobody again."""
+    escalations.close_holder(tx, holder, by=by, verdict="closed again")
+
+
+def hold(tx: Transaction, holder: str) -> dict[str, Any] | None:
+    """The holder's switch, which nobody opens before the end of this transaction; None where it
+    is open. Another transaction that is opening it is waited for."""
+    return tx.one(
+        "SELECT kind, reason FROM outbox.switches WHERE holder = %(holder)s FOR SHARE",
+        {"holder": holder},
+    )
 
 
 def slow_breaker(tx: Transaction, vendor: str, account: str, *, max_s: float) -> None:
@@ -134,6 +152,7 @@ def doubt_clock(tx: Transaction, reason: str) -> bool:
     if made is None:
         return False
     log(tx, kind="clock_doubted", actor="heartbeat", holder=CLOCK_HOLDER, reason=reason)
+    _begin_episode(tx, CLOCK_HOLDER, by="heartbeat")
     escalations.open_for_holder(tx, CLOCK_HOLDER, ["clock"], {"why": reason})
     return True
 

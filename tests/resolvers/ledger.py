@@ -78,10 +78,10 @@ class Ledger:
         (row,) = self.sql("SELECT EXTRACT(EPOCH FROM outbox.clock())::bigint AS at")
         return int(row["at"])
 
-    def intent(self) -> UUID:
+    def intent(self, **given: Any) -> UUID:
         """A new intent, recorded and never sent."""
         url = self.settings.database_url.replace("+psycopg", "")
-        args = {**ARGS, "invoice_id": f"in_{next(_numbers)}"}
+        args = {**ARGS, "invoice_id": f"in_{next(_numbers)}", **given}
         with psycopg.connect(url) as connection:
             answer = Outbox(self.settings).enqueue(
                 connection, CHARGE, Scope(tenant="acme", run_id="run-1"), args

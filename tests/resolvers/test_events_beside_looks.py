@@ -47,8 +47,8 @@ class HeldRead(Stalled):
     def retrieve(self, call: Call, receipt_id: str) -> LookUp:
         return self._held(super().retrieve(call, receipt_id))
 
-    def look_up(self, call: Call, since_epoch_s: int) -> LookUp:
-        return self._held(super().look_up(call, since_epoch_s))
+    def look_up(self, call: Call, since_epoch_s: int, until_epoch_s: int | None = None) -> LookUp:
+        return self._held(super().look_up(call, since_epoch_s, until_epoch_s))
 
     def _held(self, seen: LookUp) -> LookUp:
         if self.armed and not self.came.is_set():

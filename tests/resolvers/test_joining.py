@@ -216,7 +216,7 @@ def test_an_event_of_another_vendor_account_touches_nothing(database: str) -> No
 
 
 def test_an_event_for_another_of_our_accounts_touches_nothing(database: str) -> None:
-    other = replace(ACCOUNT, name="other")
+    other = replace(ACCOUNT, name="other", vendor_account="acct_other")
     accounts = {("stripe", "default"): ACCOUNT, ("stripe", "other"): other}
     with open_ledger(database, accounts=accounts) as ledger:
         row = claimed(ledger)
@@ -261,6 +261,58 @@ def test_a_foreign_event_is_dropped_with_its_body_and_pages_nobody(ledger: Ledge
     (kept,) = ledger.inbox()
     assert (kept["state"], kept["body"], kept["due_at"]) == ("foreign", None, None)
     assert ledger.pages() == []
+
+
+def test_a_foreign_event_is_dropped_at_once_where_no_reply_could_explain_it(
+    ledger: Ledger,
+) -> None:
+    """Each cost five looks, and a burst of them kept ours waiting."""
+    ledger.intent()
+    dashboard = event()
+    dashboard["data"]["object"] = {"id": "re_1", "object": "refund", "status": "succeeded"}
+    arrive(ledger, dashboard)
+    (kept,) = ledger.inbox()
+    assert (kept["state"], kept["tries"]) == ("foreign", 1)
+
+
+def test_a_foreign_event_is_looked_at_three_times_at_the_most(ledger: Ledger) -> None:
+    claimed(ledger)
+    dashboard = event()
+    dashboard["data"]["object"] = {"id": "re_1", "object": "refund", "status": "succeeded"}
+    arrive(ledger, dashboard)
+    for _ in range(150):
+        ledger.forward(1)
+        join(ledger)
+    (kept,) = ledger.inbox()
+    assert (kept["state"], kept["tries"]) == ("foreign", 3)
+
+
+def test_a_burst_of_events_is_joined_in_one_job(ledger: Ledger) -> None:
+    """One batch at each tick was a hundred events a second at the most."""
+    row = claimed(ledger)
+    foreign = [event() for _ in range(45)]
+    for number, each in enumerate(foreign):
+        each["id"] = f"evt_foreign_{number}"
+        deliver(ledger, each)
+    deliver(ledger, about(row))
+    assert join_once(ledger.store, ledger.directory, limit=10) == 46
+    assert row_of(ledger, row.id).status == "succeeded"
+
+
+def test_an_event_at_the_door_of_another_name_of_the_same_vendor_account_joins_quietly(
+    database: str,
+) -> None:
+    """Two names for one vendor account: each event comes to both doors."""
+    accounts = {("stripe", name): replace(ACCOUNT, name=name) for name in ("default", "eu")}
+    with open_ledger(database, accounts=accounts) as ledger:
+        row = claimed(ledger)
+        for door in ("eu", "default"):
+            deliver(ledger, about(row), account=door)
+        join(ledger)
+        assert row_of(ledger, row.id).status == "succeeded"
+        assert states(ledger) == ["joined", "joined"]
+        assert ledger.sql("SELECT 1 FROM outbox.escalations") == []
+        assert len(ledger.sql("SELECT 1 FROM outbox.settlements")) == 1
 
 
 # -- one transaction -----------------------------------------------------------------------------

@@ -12,8 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
-import psycopg
-from psycopg.rows import dict_row
 from sqlalchemy import Engine, create_engine
 
 from outbox import Answer, Outbox, Scope, Settings, WriteTool
@@ -25,6 +23,8 @@ from outbox.store import intents
 from outbox.store.claims import Claimer, Sendable
 from outbox.store.connection import Store
 from outbox.store.intents import Intent
+from outbox.testing import settable_clock
+from tests.statements import Statements
 
 ACCOUNT = Account("default", "test", credential="sk_test_x")
 CHARGE = WriteTool(
@@ -95,16 +95,15 @@ class Book:
     store: Store
     outbox: Outbox
     engine: Engine = field(repr=False)
+    statements: Statements = field(repr=False)
 
     @property
     def url(self) -> str:
         return plain(self.settings.database_url)
 
     def sql(self, statement: str, params: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
-        """A statement of the test's own, over a connection of its own."""
-        with psycopg.connect(self.url, autocommit=True, row_factory=dict_row) as connection:
-            cursor = connection.execute(statement.encode(), params)
-            return list(cursor.fetchall()) if cursor.description else []
+        """A statement of the test's own, over a connection of the test's own."""
+        return self.statements(statement, params)
 
     def value(self, statement: str, params: Mapping[str, Any] | None = None) -> Any:
         """The one value of a statement."""
@@ -115,7 +114,7 @@ class Book:
 
     def forward(self, seconds: float) -> None:
         """Moves the database's clock."""
-        self.sql("UPDATE public.moved SET by = by + %(s)s * INTERVAL '1 second'", {"s": seconds})
+        self.sql("UPDATE outbox.test_clock SET offset_s = offset_s + %(s)s", {"s": seconds})
 
     def enqueue(
         self,
@@ -125,7 +124,8 @@ class Book:
         **more: Any,
     ) -> Answer:
         """One intent in a transaction of its own."""
-        with psycopg.connect(self.url) as connection:
+        connection = self.statements.connection()
+        with connection.transaction():
             return self.outbox.enqueue(connection, tool, scope, args or charge(), **more)
 
     def row(self, intent_id: UUID) -> Intent:
@@ -162,13 +162,10 @@ def open_book(database: str, redis_url: str = "", policy: Policy | None = None) 
         policy=policy or Policy(),
         accounts={("stripe", "default"): ACCOUNT},
     )
-    book = Book(settings, Store(settings, size=16), Outbox(settings), create_engine(database))
-    book.sql("CREATE TABLE public.moved (by interval)")
-    book.sql("INSERT INTO public.moved VALUES ('0')")
-    book.sql("GRANT SELECT ON public.moved TO outbox_agent, outbox_worker")
-    book.sql(
-        "CREATE OR REPLACE FUNCTION outbox.clock() RETURNS timestamptz LANGUAGE sql STABLE "
-        "PARALLEL SAFE AS $$ SELECT statement_timestamp() + (SELECT by FROM public.moved) $$"
+    statements = Statements(database)
+    settable_clock(database)
+    book = Book(
+        settings, Store(settings, size=16), Outbox(settings), create_engine(database), statements
     )
     try:
         yield book
@@ -176,3 +173,4 @@ def open_book(database: str, redis_url: str = "", policy: Policy | None = None) 
         book.outbox.close()
         book.store.close()
         book.engine.dispose()
+        statements.close()

@@ -16,7 +16,7 @@ from outbox.contract import Account
 from outbox.intent import gate_prefix
 from outbox.outcomes import Lost, NotSent
 from outbox.states import Event
-from outbox.store import doubt, epochs, intents, records, switches
+from outbox.store import doubt, epochs, intents, overdue, records, switches
 from outbox.store.claims import Claimer
 from outbox.store.enqueueing import run
 from outbox.store.intents import Intent
@@ -101,7 +101,7 @@ def test_a_row_that_was_escalated_before_its_first_send_is_watched_again_after_i
 ) -> None:
     answer = book.enqueue()
     with book.store.transaction() as tx:
-        doubt.arm_escalation(tx, answer.intent_id, None, None)
+        overdue.arm(tx, answer.intent_id, None)
     assert book.row(answer.intent_id).escalate_at is None
     (row,) = book.claimer().claim(64)
     assert row.escalate_at is not None

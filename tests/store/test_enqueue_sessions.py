@@ -290,7 +290,6 @@ def test_a_client_encoding_that_cannot_carry_every_text_is_refused_before_any_sq
 # -- errors of the database ----------------------------------------------------------------------
 
 FAULTS: dict[str, tuple[str, type[psycopg.Error]]] = {
-    "read only": ("SET TRANSACTION READ ONLY", psycopg.errors.ReadOnlySqlTransaction),
     "a lock": ("SET LOCAL lock_timeout = '1ms'", psycopg.errors.LockNotAvailable),
     "a constraint": ("SELECT 1", psycopg.errors.CheckViolation),
 }

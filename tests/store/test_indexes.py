@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import psycopg
@@ -11,8 +12,20 @@ import pytest
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
-from outbox.store import claims, doubt, enqueueing, epochs, inbox, settlements, switches, vitals
+from outbox.store import (
+    claims,
+    doubt,
+    epochs,
+    held,
+    inbox,
+    overdue,
+    settlements,
+    switches,
+    vitals,
+)
 from outbox.store.connection import Transaction
+from outbox.store.enqueueing_sql import FIND
+from outbox.store.overdue import Place
 from tests.store.book import LANED, Book, charge, open_book
 
 SETTLED = 20_000
@@ -151,6 +164,8 @@ CLAIMS = {
     )
     for probing, sql in pair.items()
 }
+_NOW = datetime.now(UTC)
+_PLACE = Place("stripe", "default", None, asked=False)
 QUERIES: Mapping[str, Callable[[Transaction], Any]] = {
     "leases": lambda tx: doubt.expire_leases(tx, limit=10, look_in_s=1, max_crashes=3),
     "doubts": lambda tx: doubt.claim_doubts(tx, limit=10, hold_s=1, accounts=["stripe/default/"]),
@@ -158,8 +173,12 @@ QUERIES: Mapping[str, Callable[[Transaction], Any]] = {
         tx, limit=10, hold_s=1, accounts=["stripe/default/"]
     ),
     "withdrawals": lambda tx: doubt.withdrawable(tx, 10),
-    "overdue": lambda tx: doubt.claim_overdue(tx, 10),
-    "held lanes": lambda tx: doubt.held_lanes(tx, wait_s=1, limit=10),
+    "overdue": lambda tx: overdue.claim_sent(tx, _NOW, 10),
+    "overdue accounts": lambda tx: overdue.places(tx, _NOW),
+    "overdue and waiting": lambda tx: overdue.claim_waiting(tx, _PLACE, _NOW, 10),
+    "overdue in a lane": lambda tx: overdue.rest_lane(tx, "x", _NOW, in_s=1, limit=10),
+    "held lanes": lambda tx: overdue.held_lanes(tx, wait_s=1, limit=10),
+    "held by predecessors": lambda tx: held.claim_held(tx, limit=10, hold_s=1),
     "stale epochs": lambda tx: doubt.cancel_stale_epochs(tx, 10),
     "anything due": switches.anything_due,
     "known accounts": lambda tx: tx.all(
@@ -199,8 +218,8 @@ def test_an_enqueue_that_finds_its_twin_reads_no_other_row(crowded: Book) -> Non
     params = dict.fromkeys(
         ("tenant", "vendor", "account", "run_id", "tool", "supersedes"), "nobody"
     )
-    values = {**params, "key": b"k" * 32, "fingerprint": b"f" * 32, "occurrence": 0}
-    assert scans(crowded, lambda tx: tx.all(enqueueing._FIND, values)) == set()
+    values = {**params, "keys": [b"k" * 32], "fingerprints": [b"f" * 32], "occurrence": 0}
+    assert scans(crowded, lambda tx: tx.all(FIND, values)) == set()
 
 
 def test_a_paused_gates_backlog_costs_the_claim_nothing(crowded: Book) -> None:

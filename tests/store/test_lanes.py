@@ -15,7 +15,7 @@ from psycopg.errors import UniqueViolation
 
 from outbox.outcomes import Lost, NotSent, Outcome
 from outbox.states import Event
-from outbox.store import doubt, intents, records
+from outbox.store import doubt, intents, overdue, records, vitals
 from outbox.store.intents import Intent
 from outbox.store.moves import Change, apply
 from outbox.store.records import Ended
@@ -245,3 +245,45 @@ def test_two_tools_in_one_lane_of_which_one_may_pass_do_not_block_each_other(boo
     end(book, first, receipt(first))
     (second,) = claimer.claim(64)
     assert second.id == passing.id
+
+
+def test_a_row_in_doubt_is_sent_again_although_one_with_a_lower_number_committed_after_it(
+    book: Book,
+) -> None:
+    """Both waited for the other, and a person could not undo it either."""
+    with enqueued_earlier_and_not_committed(book) as late:
+        second = book.in_flight(LANED)
+    end(book, second, LOST)
+    approve(book, second.id)
+    (again,) = book.claimer().claim(64)
+    assert again.id == second.id
+    end(book, again, receipt(again))
+    assert ids(book.claimer().claim(64)) == [late]
+
+
+def test_a_crashed_row_in_doubt_is_sent_again_although_a_lower_number_committed_after_it(
+    book: Book,
+) -> None:
+    with enqueued_earlier_and_not_committed(book) as late:
+        second = book.in_flight(LANED)
+    crash(book, second)
+    (again,) = book.claimer().claim_alone()
+    assert again.id == second.id
+    end(book, again, receipt(again))
+    assert ids(book.claimer().claim(64)) == [late]
+
+
+def test_a_row_that_committed_late_shares_the_question_of_the_one_that_occupies_its_lane(
+    book: Book,
+) -> None:
+    with enqueued_earlier_and_not_committed(book) as late:
+        second = book.in_flight(LANED)
+    end(book, second, LOST)
+    book.forward(86_400)
+    with book.store.transaction() as tx:
+        since = intents.now(tx)
+        (place,) = overdue.places(tx, since)
+        ((row, head),) = overdue.claim_waiting(tx, place, since, 10)
+        assert (row.id, head) == (late, second.id)
+        assert ids(overdue.held_lanes(tx, wait_s=1, limit=10)) == [second.id]
+        assert vitals.gauges(tx)["oldest_due_s"] is None

@@ -23,7 +23,8 @@ STORED = Refused("card_declined", covers_key=True)
 
 def record(book: Book, *ended: tuple[Intent, Outcome]) -> int:
     with book.store.transaction() as tx:
-        return records.record(tx, [Ended(row, outcome, look_in_s=5.0) for row, outcome in ended])
+        batch = [Ended(row, outcome, look_in_s=5.0) for row, outcome in ended]
+        return records.record(tx, batch).late
 
 
 def resend(book: Book, row: Intent) -> Intent:
@@ -258,7 +259,7 @@ def test_a_batch_reaches_every_consumer_in_the_same_transaction(book: Book) -> N
 
 def test_no_attempts_are_no_work(book: Book) -> None:
     with book.store.transaction() as tx:
-        assert records.record(tx, []) == 0
+        assert records.record(tx, []) == records.Recorded()
 
 
 def test_an_answer_of_another_amount_is_told_as_unknown_from_the_first(book: Book) -> None:

@@ -12,7 +12,17 @@ import pytest
 from psycopg.errors import CheckViolation, InsufficientPrivilege, RaiseException, UniqueViolation
 
 from outbox import schema
-from outbox.store import doubt, escalations, inbox, intents, pages, records, settlements, switches
+from outbox.store import (
+    doubt,
+    escalations,
+    inbox,
+    intents,
+    overdue,
+    pages,
+    records,
+    settlements,
+    switches,
+)
 from outbox.store.connection import Store, Transaction
 from outbox.store.moves import contradict
 from outbox.store.records import Ended
@@ -130,7 +140,7 @@ def test_an_agent_may_do_all_that_its_api_does(book: Book) -> None:
         settlements.register(as_store(connection), "mail")
         from outbox.store import reading
 
-        assert reading.look(tx, one.intent_id) is not None
+        assert list(reading.look(tx, [one.intent_id])) == [one.intent_id]
 
 
 @pytest.mark.parametrize(
@@ -171,7 +181,13 @@ def test_a_worker_may_do_all_that_its_jobs_do(book: Book) -> None:
         records.record(tx, [Ended(row, receipt(row))])
         doubt.expire_leases(tx, limit=10, look_in_s=1, max_crashes=3)
         doubt.claim_doubts(tx, limit=1, hold_s=1, accounts=[""])
-        doubt.claim_overdue(tx, 10)
+        since = intents.now(tx)
+        for place in overdue.places(tx, since):
+            overdue.claim_waiting(tx, place, since, 10)
+        overdue.claim_sent(tx, since, 10)
+        overdue.rest_lane(tx, "lane", since, in_s=1, limit=10)
+        overdue.held_lanes(tx, wait_s=1, limit=10)
+        switches.hold(tx, "vendor:stripe/default")
         doubt.withdrawable(tx, 10)
         head = intents.lock(tx, laned.intent_id)
         assert head is not None

@@ -225,9 +225,7 @@ def test_a_ledger_of_any_size_is_handed_to_a_new_consumer_in_pieces(
             records.record(tx, [Ended(row, receipt(row, f"pi_{row.seq}"))])
     monkeypatch.setattr(settlements, "_PIECE", 2)
     fill = settlements._FILL
-    monkeypatch.setattr(
-        settlements, "_FILL", fill.replace("RETURNING filled_to", "RETURNING NULL AS filled_to")
-    )
+    monkeypatch.setattr(settlements, "_FILL", f"SELECT NULL AS filled_to FROM ({fill}) piece")
     settlements.register(book.store, "billing")  # ends after the first piece
     assert book.sql("SELECT count(*) AS n FROM outbox.deliveries") == [{"n": 2}]
     monkeypatch.setattr(settlements, "_FILL", fill)

@@ -98,13 +98,24 @@ def test_what_is_sent_is_the_canonical_number() -> None:
 
 DIFFERENT = [
     49, "49", 49.000000001, 50, "49.0", True, "true", 1, None, "null", False, 0, "", [], {},
-    [49], [[49]], {"49": 49}, [1, 2], [2, 1], "a", "A", "ä", "a\u0308", "paid ", {"a": None},
+    [49], [[49]], {"49": 49}, [1, 2], [2, 1], "a", "A", "ä", "paid ", {"a": None},
 ]  # fmt: skip
 
 
 def test_different_values_have_different_fingerprints() -> None:
     for one, other in itertools.combinations(DIFFERENT, 2):
         assert print_of(one) != print_of(other), (one, other)
+
+
+def test_one_text_in_two_spellings_is_one_value() -> None:
+    assert print_of("Cafe\u0301-42") == print_of("Caf\u00e9-42")
+    assert cleaned(["e\u0301", {"e\u0301": 1}], "args") == ["\u00e9", {"\u00e9": 1}]
+
+
+def test_a_key_in_two_spellings_is_refused() -> None:
+    with pytest.raises(Invalid) as refused:
+        cleaned({"a": {"e\u0301": 1, "\u00e9": 2}}, "args")
+    assert refused.value.field == "args.a"
 
 
 REFUSED: dict[str, tuple[Any, str]] = {

@@ -77,6 +77,16 @@ def test_a_window_that_is_set_shorter_shortens_the_time_to_live_with_it() -> Non
     assert replace(Policy(), window_override_s=HOUR).ttl_s(STRIPE) == HOUR / 2
 
 
+def test_no_setting_makes_a_vendor_remember_its_keys_for_longer() -> None:
+    longer = replace(Policy(), window_override_s=48 * HOUR)
+    assert longer.usable_window_s(STRIPE) == Policy().usable_window_s(STRIPE) == 22 * HOUR
+
+
+def test_no_setting_lets_an_intent_wait_for_longer_than_the_window_allows() -> None:
+    assert replace(Policy(), ttl_override_s=99 * HOUR).ttl_s(STRIPE) == 4 * HOUR
+    assert replace(Policy(), ttl_override_s=99 * HOUR).ttl_s(BLIND) == 900
+
+
 def test_a_tool_may_ask_for_an_earlier_page_and_never_for_a_later_one() -> None:
     assert Policy().ttl_s(STRIPE, 60) == 60
     assert Policy().ttl_s(STRIPE, 99 * HOUR) == 4 * HOUR

@@ -86,6 +86,21 @@ def test_every_fault_is_shown_at_once() -> None:
         ("OUTBOX_LOCK_TIMEOUT_S", "0.0001"),
         ("OUTBOX_IDLE_TIMEOUT_S", "0"),
         ("OUTBOX_TICK_DRAIN_S", "0"),
+        ("OUTBOX_TICK_DRAIN_S", "1e300"),
+        ("OUTBOX_TTL_OVERRIDE_S", "0"),
+        ("OUTBOX_TTL_OVERRIDE_S", "1e300"),
+        ("OUTBOX_TTL_MAX_S", "0"),
+        ("OUTBOX_TTL_MAX_S", "1e300"),
+        ("OUTBOX_TTL_WITHOUT_EVIDENCE_S", "0"),
+        ("OUTBOX_WINDOW_OVERRIDE_S", "0"),
+        ("OUTBOX_WINDOW_OVERRIDE_S", "1e12"),
+        ("OUTBOX_LOOKS_S", "1,1e300"),
+        ("OUTBOX_PARK_S", "1e12"),
+        ("OUTBOX_WAIT_S", "1e12"),
+        ("OUTBOX_STATEMENT_TIMEOUT_S", "1e12"),
+        ("OUTBOX_REDIS_TIMEOUT_S", "1e300"),
+        ("OUTBOX_BATCH", "99999999999"),
+        ("PORT", "70000"),
         ("OUTBOX_WEBHOOK_MAX_BYTES", "1e6"),
         ("OUTBOX_PAGERS", "file:"),
         ("OUTBOX_PAGERS", "none, file:/x"),
@@ -231,6 +246,17 @@ WRONG_ACCOUNTS: dict[str, str] = {
     "secrets that are one text": f"[stripe.default]\ncredential = '{TEST}'\nwebhook_secrets = 'a'",
     "an empty secret": f"[stripe.default]\ncredential = '{TEST}'\nwebhook_secrets = ['']",
     "three secrets": f"[stripe.d]\ncredential = '{TEST}'\nwebhook_secrets = ['a', 'b', 'c']",
+    "a number for a credential": "[stripe.default]\ncredential = 1",
+    "a yes for an account": f"[stripe.d]\ncredential = '{TEST}'\nvendor_account = true",
+    "a line break in a credential": f'[stripe.default]\ncredential = "{TEST}\\n"',
+    "a blank before a credential": f"[stripe.default]\ncredential = ' {TEST}'",
+    "a blank within a credential": f"[stripe.default]\ncredential = '{TEST} x'",
+    "a letter that no key has": f"[stripe.default]\ncredential = '{TEST}é'",
+    "a line break in a secret": f'[stripe.d]\ncredential = "{TEST}"\nwebhook_secrets = ["a\\n"]',
+    "a blank in an account": f"[stripe.d]\ncredential = '{TEST}'\nvendor_account = 'acct 1'",
+    "a NUL in a name": f'[stripe."a\\u0000b"]\ncredential = "{TEST}"',
+    "an empty name": f'[stripe.""]\ncredential = "{TEST}"',
+    "a name of two spellings": f'[stripe."e\\u0301"]\ncredential = "{TEST}"',
     "an address that is none": f"[stripe.default]\ncredential = '{TEST}'\nbase_url = 'ftp://x'",
     "an address that is broken": f"[stripe.default]\ncredential = '{TEST}'\nbase_url = 'http://[x'",
 }
@@ -238,9 +264,19 @@ WRONG_ACCOUNTS: dict[str, str] = {
 
 @pytest.mark.parametrize("what", WRONG_ACCOUNTS)
 def test_a_wrong_account_is_refused_by_its_place(tmp_path: Path, what: str) -> None:
-    found = problems(**accounts(tmp_path, WRONG_ACCOUNTS[what]))
+    found = set(problems(**accounts(tmp_path, WRONG_ACCOUNTS[what])))
     assert len(found) == 1
-    assert found[0].startswith("OUTBOX_ACCOUNTS")
+    assert all(where.startswith("OUTBOX_ACCOUNTS") and where.isprintable() for where in found)
+
+
+def test_a_credential_of_the_environment_is_checked_as_one_of_the_file(tmp_path: Path) -> None:
+    env = accounts(tmp_path, "[stripe.eu]\ncredential_env = 'EU_KEY'", EU_KEY=f"{TEST}\n")
+    assert set(problems(**env)) == {"OUTBOX_ACCOUNTS [stripe.eu]"}
+
+
+def test_a_default_account_in_the_file_and_in_the_environment_is_refused(tmp_path: Path) -> None:
+    env = accounts(tmp_path, f"[stripe.default]\ncredential = '{TEST}'", STRIPE_API_KEY=TEST)
+    assert problems(**env) == ["STRIPE_API_KEY"]
 
 
 def test_two_faults_of_two_accounts_are_two_problems(tmp_path: Path) -> None:
@@ -276,6 +312,15 @@ def test_no_secret_is_shown(tmp_path: Path) -> None:
         ({"STRIPE_API_KEY": TEST}, []),
         ({"STRIPE_API_KEY": TEST, "OUTBOX_PROFILE": "demo"}, []),
         ({"STRIPE_API_KEY": LIVE}, ["OUTBOX_PAGERS"]),
+        (
+            {"STRIPE_API_KEY": LIVE, "OUTBOX_PAGERS": "none", "OUTBOX_MARGIN_OVERRIDE_S": "1"},
+            ["OUTBOX_MARGIN_OVERRIDE_S"],
+        ),
+        (
+            {"STRIPE_API_KEY": LIVE, "OUTBOX_PAGERS": "none", "OUTBOX_IN_FLIGHT_OVERRIDE_S": "1"},
+            ["OUTBOX_IN_FLIGHT_OVERRIDE_S"],
+        ),
+        ({"STRIPE_API_KEY": TEST, "OUTBOX_MARGIN_OVERRIDE_S": "1"}, []),
         ({"STRIPE_API_KEY": "opaque"}, ["OUTBOX_PAGERS"]),
         ({"STRIPE_API_KEY": LIVE, "OUTBOX_PAGERS": "none"}, []),
         (

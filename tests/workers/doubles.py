@@ -33,8 +33,8 @@ class Stalled:
         self._before(call)
         return self._after(call, self._vendor.perform(call))
 
-    def look_up(self, call: Call, since_epoch_s: int) -> LookUp:
-        return self._vendor.look_up(call, since_epoch_s)
+    def look_up(self, call: Call, since_epoch_s: int, until_epoch_s: int | None = None) -> LookUp:
+        return self._vendor.look_up(call, since_epoch_s, until_epoch_s)
 
     def retrieve(self, call: Call, receipt_id: str) -> LookUp:
         return self._vendor.retrieve(call, receipt_id)

@@ -78,3 +78,20 @@ def test_a_job_that_fails_does_not_block_the_next_one() -> None:
     rounds.run("join", job)
     rounds.run("join", job)
     assert ran == [1, 1]
+
+
+def test_a_job_that_is_begun_is_not_waited_for_and_ends_before_the_process_does() -> None:
+    rounds, go = Rounds(), threading.Event()
+    done: list[str] = []
+
+    def slow() -> None:
+        assert go.wait(10)
+        done.append("page")
+
+    assert rounds.begin("page", slow) is not None
+    assert rounds.begin("page", slow) is None, "it still runs"
+    rounds.run("join", lambda: done.append("join"))
+    assert done == ["join"]
+    go.set()
+    rounds.finish(5)
+    assert done == ["join", "page"]

@@ -14,8 +14,10 @@ import pytest
 from celery.schedules import schedule
 
 from outbox import Settings
+from outbox.store import switches
 from outbox.testing import settable_clock
 from resolvers.health import periods_s
+from tests.resolvers.page_target import Answer, page_target
 from tests.workers.floor import FAST, SECRET, enqueue, new_account, query, wait_until
 from tests.workers.proxy import PostgresProxy
 from vendors.sandbox.client import Sandbox
@@ -113,6 +115,26 @@ def test_a_vendor_that_hangs_does_not_hold_up_the_jobs_of_a_lone_process(
         assert _statuses(settings) == {"in_flight"}
         poller.stop()
     sandbox.clear_faults(account)
+
+
+def test_a_pager_that_hangs_does_not_hold_up_the_other_jobs(
+    settings: Settings, tmp_path: Path
+) -> None:
+    """Look-ups, joins and ended leases waited for it, one page after the other."""
+    with page_target() as target:
+        target.last = Answer(202, hang=True)
+        hanging = replace(settings, pagers=(f"webhook:{target.url}",), pager_secret="s" * 32)
+        with _runtime(hanging, tmp_path) as runtime:
+            with runtime.store.transaction() as tx:
+                switches.doubt_clock(tx, "a question to page about")
+            poller = Poller(runtime, lambda: False)
+            poller.start()
+            wait_until(lambda: target.requests)
+            query(settings.database_url, "DELETE FROM outbox.heartbeats RETURNING role")
+            wait_until(lambda: _late(settings) == {"page"})
+            assert len(target.requests) == 1, "the page is still in its hands"
+            target.stopping.set()
+            poller.stop()
 
 
 def test_a_process_whose_database_fell_silent_goes_on_sending_and_beating(

@@ -122,7 +122,8 @@ def test_a_claim_whose_commit_was_not_confirmed_is_doubt_and_not_a_second_send(
         sender.drain()
     store.close()
     assert proxy.lost == 1
-    assert floor.status(intent_id) == "in_flight"
+    # The server may still be at it: nobody waits for its reply.
+    wait_until(lambda: floor.status(intent_id) == "in_flight")
     assert floor.posts() == []
     floor.advance(floor.settings.policy.lease_s + 1)
     floor.settle()

@@ -11,7 +11,16 @@ from outbox.store import switches
 from outbox.store.connection import Store
 from resolvers.directory import Directory
 from resolvers.identifying import identify
-from tests.workers.floor import PRODUCTION, READS, Floor, enqueue, new_account, open_floor, query
+from tests.workers.floor import (
+    PRODUCTION,
+    READS,
+    Floor,
+    enqueue,
+    new_account,
+    open_floor,
+    query,
+    wait_until,
+)
 from vendors.registry import build
 from vendors.sandbox.client import Sandbox
 from workers.sender import Sender
@@ -97,14 +106,20 @@ def test_a_key_that_is_in_use_is_patience_and_ends_in_one_success(
     database: str, sandbox: Sandbox
 ) -> None:
     """B30: the first attempt lasts and commits, the second is told that it is in use."""
-    with open_floor(database, sandbox, OUTBOX_RESENDS_S="0.05,0.5,0.5") as floor:
+    with open_floor(database, sandbox, OUTBOX_RESENDS_S="0.05,0.1,0.1") as floor:
         sandbox.fault("unavailable_503", account=floor.account, endpoint=READS)
-        sandbox.fault("in_use_409", account=floor.account, attempts=[1], after_s=0.6)
+        sandbox.fault("in_use_409", account=floor.account, attempts=[1], after_s=3600)
         intent_id = floor.one()
+
+        def told_in_use() -> bool:
+            floor.round()
+            return 409 in [p["status"] for p in floor.posts()]
+
+        wait_until(told_in_use)
+        sandbox.release(floor.account)
         floor.settle()
         row = floor.row(intent_id)
         assert (row["status"], row["failure_code"]) == ("succeeded", None)
-        assert 409 in [p["status"] for p in floor.posts()]
         assert floor.effects(intent_id) == 1
 
 
@@ -153,7 +168,7 @@ def test_refused_credentials_pause_one_account_once_and_no_other(
     built = build("stripe", connect_s=1.0, read_s=2.0)
     store = Store(settings)
     directory = Directory(settings, {"stripe": built})
-    assert list(identify(store, directory)) == []
+    assert list(identify(store, directory, 10.0)) == []
     sender = Sender(
         store,
         directory,

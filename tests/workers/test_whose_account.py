@@ -77,12 +77,12 @@ def test_a_name_with_unsettled_rows_is_not_taken_over_by_another_account(floor: 
     floor.one()
     floor.drain()
     with _exchanged(floor) as (other, directory):
-        ((vendor, account, problem),) = identify(floor.store, directory)
+        ((vendor, account, problem),) = identify(floor.store, directory, 10.0)
         assert (vendor, account.vendor_account) == ("stripe", f"acct_{other}")
         assert f"was acct_{floor.account}" in problem
         assert directory.sendable() == ()
         floor.settle()
-        assert list(identify(floor.store, directory)) == []
+        assert list(identify(floor.store, directory, 10.0)) == []
         assert [s.account.vendor_account for s in directory.sendable()] == [f"acct_{other}"]
 
 
