@@ -5,6 +5,9 @@ BIN := .venv/bin
 export PIP_CACHE_DIR ?= $(shell test -O "$$HOME" -a -w "$$HOME" && echo "$$HOME/.cache/pip" || echo "$(CURDIR)/.cache/pip")
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
+# The tests start hundreds of processes; without compiled files each would compile all it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: setup demo test test-heavy check stripe-cli
 
 setup: .venv/.installed

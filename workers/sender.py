@@ -28,6 +28,9 @@ from workers.monotonic import since_boot_s
 from workers.recording import Recorder, Result
 
 _RECORD_AGAIN_S = 0.5
+# Another claim that looks at a row has it in hand for an instant, a caller's transaction for long:
+# an answer that waits for its row is offered again soon, and then less often.
+_HELD_FIRST_S = 0.005
 # A process told to end waits no longer than this, beyond the call deadline, for a database that
 # is away: the leases run out, and the rows are resolved like those of any lost worker.
 STOP_SLACK_S = 2.5
@@ -69,6 +72,7 @@ class Sender:
         # Answers whose row is in another transaction's hands, a caller's it may be.
         self._held: list[Result] = []
         self._held_until = 0.0
+        self._held_pause_s = _HELD_FIRST_S
 
     def drain(self, budget_s: float | None = None) -> int:
         """Sends what is due until nothing is, or the budget is spent; then finishes what is in
@@ -139,8 +143,12 @@ class Sender:
     def _is_idle(self) -> bool:
         """Nothing is left to wait for. What somebody has in hand is left to the next drain, and
         waited for where there will be none."""
-        unwritten = self._unrecorded or (self._held and self._stopping())
+        held = self._held and (self._stopping() or self._is_held_briefly())
+        unwritten = self._unrecorded or held
         return self._in_flight == 0 and not unwritten
+
+    def _is_held_briefly(self) -> bool:
+        return bool(self._held) and self._held_pause_s < _WAIT_S
 
     def _gave_up(self) -> bool:
         """Whether the process was told to end so long ago that it must not wait any more."""
@@ -211,14 +219,18 @@ class Sender:
         """What has finished; waits a moment for the first."""
         batch = self._unrecorded
         self._unrecorded = []
-        if self._held and time.monotonic() >= self._held_until:
-            batch = [*batch, *self._held]
-            self._held = []
+        wait_s = min(self._policy.tick_drain_s, _WAIT_S)
+        if self._held:
+            left_s = self._held_until - time.monotonic()
+            if left_s <= 0:
+                batch, self._held = [*batch, *self._held], []
+            else:
+                wait_s = min(wait_s, left_s)
         try:
             if not batch and self._in_flight:
-                batch = [self._results.get(timeout=min(self._policy.tick_drain_s, _WAIT_S))]
-            elif not batch and self._held and self._stopping():
-                self._patience.wait(_WAIT_S)
+                batch = [self._results.get(timeout=wait_s)]
+            elif not batch and self._held and (self._stopping() or self._is_held_briefly()):
+                self._patience.wait(wait_s)
             while True:
                 batch.append(self._results.get_nowait())
         except queue.Empty:
@@ -235,7 +247,10 @@ class Sender:
         # Nothing is forgotten: the same results are offered again until a commit is confirmed.
         if left.held:
             self._held += left.held
-            self._held_until = time.monotonic() + _WAIT_S
+            self._held_until = time.monotonic() + self._held_pause_s
+            self._held_pause_s = min(self._held_pause_s * 2, _WAIT_S)
+        elif not self._held:
+            self._held_pause_s = _HELD_FIRST_S
         if left.away:
             self._unrecorded = left.away
             self._patience.wait(_RECORD_AGAIN_S)

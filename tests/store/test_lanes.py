@@ -29,8 +29,10 @@ def ids(rows: list[Intent]) -> list[UUID]:
 
 
 def end(book: Book, row: Intent, outcome: Outcome) -> None:
-    with book.store.transaction() as tx:
-        records.record(tx, [Ended(row, outcome)])
+    held = True
+    while held:  # a claim that looks at the row has it in hand
+        with book.store.transaction() as tx:
+            held = bool(records.record(tx, [Ended(row, outcome)]).held)
 
 
 def approve(book: Book, intent_id: UUID, *, due_in_s: float = 0.0) -> None:
