@@ -22,11 +22,11 @@ demo: setup
 	@$(BIN)/outbox demo
 
 test: setup
-	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not heavy"
+	@$(BIN)/python -m pytest -n 3 --dist worksteal -m "not heavy"
 
-# Whole processes killed, deployed and restarted, and the demo's table.
+# Whole processes killed, deployed and restarted, whole applications, and the demo's table.
 test-heavy: setup
-	@$(BIN)/python -m pytest -n 2 --dist worksteal -m heavy
+	@$(BIN)/python -m pytest -n 3 --dist loadfile -m heavy
 
 check: setup
 	@PYTHON='$(PYTHON)' tests/checks/run

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, LiteralString
@@ -50,6 +51,7 @@ WHERE c.relnamespace = 'outbox'::regnamespace AND c.relkind IN ('r', 'p')
     AND c.relname NOT IN ('test_clock', 'alembic_version', 'registrations')
 """
 TEMPLATE = "template_outbox"
+_LOOKS, _LOOK_S = 100, 0.002
 
 
 class Clock:
@@ -183,7 +185,21 @@ class Databases:
         try:
             yield self._at(name)
         finally:
+            self._empty(name)
             self._run("DROP DATABASE {} WITH (FORCE)", name)
+
+    def _empty(self, name: str) -> None:
+        """Ends whoever is left. A backend that was told to end takes a millisecond to, and a drop
+        that still meets one looks again after a hundred."""
+        pausing = threading.Event()
+        for _ in range(_LOOKS):
+            left = self._administrator.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s",
+                (name,),
+            ).fetchall()
+            if not left:
+                return
+            pausing.wait(_LOOK_S)
 
     def close(self) -> None:
         """Drops the connection."""

@@ -14,6 +14,8 @@ from resolvers import joining
 from tests.adoption.served import ROOT, UVICORN, WSGI, App, env_of, serving
 from tests.workers.floor import CARD, SECRET, Floor, wait_until
 
+pytestmark = pytest.mark.heavy
+
 
 class Shop:
     """One of the two applications."""

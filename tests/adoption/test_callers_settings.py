@@ -18,6 +18,8 @@ from outbox.store import records
 from outbox.store.connection import Store
 from tests.store.book import CHARGE, SCOPE, Book, charge, open_book, receipt
 
+pytestmark = pytest.mark.heavy
+
 
 @pytest.fixture
 def book(database: str) -> Iterator[Book]:

@@ -19,6 +19,8 @@ from tests.cli.desk import SCRIPT
 from tests.workers.floor import WAIT_S, Floor, wait_until
 from workers.folders import until
 
+pytestmark = pytest.mark.heavy
+
 THEIRS = ("workers", "migrations")
 ALL = (*THEIRS, "resolvers", "vendors", "outbox")
 AGENT = """

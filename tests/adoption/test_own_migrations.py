@@ -20,6 +20,8 @@ from tests.cli.desk import SCRIPT
 from tests.workers.floor import query
 from workers.servers import Servers
 
+pytestmark = pytest.mark.heavy
+
 _numbers = itertools.count()
 ENV = """
 import os

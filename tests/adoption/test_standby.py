@@ -22,6 +22,8 @@ from tests.cli.desk import SCRIPT
 from tests.store.book import CHARGE, SCOPE, charge
 from tests.workers.floor import query, wait_until
 
+pytestmark = pytest.mark.heavy
+
 replicated = pytest.mark.skipif(programs() is None, reason="pg_basebackup is not installed")
 ROLES = ("worker", "beat", "web", "doctor", "intent list")
 

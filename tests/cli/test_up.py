@@ -19,6 +19,8 @@ from tests.cli.ran import WAIT_S, Ran, ended
 from vendors.sandbox.client import Sandbox
 from workers.folders import default_data_dir, is_in_use, until
 
+pytestmark = pytest.mark.heavy
+
 ENV, OPERATOR = Path(".outbox/env"), Path(".outbox/operator.env")
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.cli.desk import Desk
 
 
@@ -65,6 +67,7 @@ def test_a_dry_run_pauses_nothing(desk: Desk) -> None:
     assert desk.invoke("vendor", "list", "--json").json["items"][0]["state"] == "open"
 
 
+@pytest.mark.heavy
 def test_every_adapter_is_held_to_its_contract_without_asking_any_vendor(desk: Desk) -> None:
     ran = desk.run("vendor", "check", "--all", "--json", DATABASE_URL="postgres://nowhere:1/x")
     assert ran.code == 0

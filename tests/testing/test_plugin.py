@@ -13,6 +13,8 @@ import pytest
 
 from outbox.testing import Databases
 
+pytestmark = pytest.mark.heavy
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 WAIT_S = 300.0

@@ -82,20 +82,20 @@ class MailFace:
         assert isinstance(said, LoginPassword)
         name = said.login.decode("utf-8", "replace").removeprefix("acct_")
         account = f"acct_{name}"
-        picked = self._server.faults.pick(account, None, _NAMES, self._tries[account] + 1)
-        session.sandbox = (account, picked)  # type: ignore[attr-defined]
+        # Numbered as they sign on: several may be in the air at once.
+        self._tries[account] += 1
+        picked = self._server.faults.pick(account, None, _NAMES, self._tries[account])
+        session.sandbox = (account, picked, self._tries[account])  # type: ignore[attr-defined]
         if picked.vendor is not None and picked.vendor.kind == "unauthorized_401":
-            self._tries[account] += 1
-            self._record(account, picked, status=535)
+            self._record(account, picked, self._tries[account], status=535)
             return AuthResult(success=False, handled=False)
         return AuthResult(success=True, auth_data=said)
 
     async def handle_MAIL(
         self, _s: SMTP, session: Session, envelope: Envelope, address: str, options: list[str]
     ) -> str:
-        account, picked = session.sandbox  # type: ignore[attr-defined]
-        self._tries[account] += 1
-        envelope.request_id = self._record(account, picked)  # type: ignore[attr-defined]
+        account, picked, number = session.sandbox  # type: ignore[attr-defined]
+        envelope.request_id = self._record(account, picked, number)  # type: ignore[attr-defined]
         if refusal := self._reply(envelope, picked, "mail"):
             return refusal
         envelope.mail_from = address
@@ -105,7 +105,7 @@ class MailFace:
     async def handle_RCPT(
         self, server: SMTP, session: Session, envelope: Envelope, address: str, options: list[str]
     ) -> str:
-        _, picked = session.sandbox  # type: ignore[attr-defined]
+        _, picked, _ = session.sandbox  # type: ignore[attr-defined]
         if picked.transport is not None and picked.transport.kind == "refuse":
             _reset(server)
         if refusal := self._reply(envelope, picked, "rcpt"):
@@ -115,7 +115,7 @@ class MailFace:
         return "250 2.1.5 go on"
 
     async def handle_DATA(self, server: SMTP, session: Session, envelope: Envelope) -> str:
-        account, picked = session.sandbox  # type: ignore[attr-defined]
+        account, picked, _ = session.sandbox  # type: ignore[attr-defined]
         assert isinstance(envelope.content, bytes)
         mail = self._read(account, envelope)
         if refusal := self._reply(envelope, picked, "content"):
@@ -138,14 +138,14 @@ class MailFace:
 
     # ---- the ledger
 
-    def _record(self, account: str, picked: Picked, status: int | None = None) -> str:
+    def _record(self, account: str, picked: Picked, number: int, status: int | None = None) -> str:
         request_id = self._ledger.new_id("req_")
         now = self._ledger.now(account)
         self._ledger.run(
             "insert into requests (id, account, method, path, operation, at, arrived_at, attempt,"
             " origin, fault, status, answered_at) values (?,?,'SMTP','/messages',?,?,?,?,'client',"
             " ?,?,?)",
-            request_id, account, _NAMES[0], now, wall_s(), self._tries[account],
+            request_id, account, _NAMES[0], now, wall_s(), number,
             str(picked) or None, status, wall_s() if status else None,
         )  # fmt: skip
         self._ledger.commit()
