@@ -5,10 +5,7 @@ reads that settle doubt. It knows no vendor; ``outbox.contracts.recipe`` says wh
 from __future__ import annotations
 
 import base64
-import os
-import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
@@ -18,6 +15,7 @@ from outbox.contracts.recipe import Recipe
 from outbox.fingerprint import canonical
 from outbox.outcomes import LookUp, Lost, NotSent, Outcome, Reading, Unreadable, WebhookFact
 from vendors import http_json_lookup, http_json_webhook
+from vendors.clients import Clients
 from vendors.http_json_answers import outcome_of
 from vendors.http_json_lookup import Get, Query, Unread
 from vendors.http_json_reading import reading_of
@@ -25,19 +23,6 @@ from vendors.watchdog import Watchdog
 from vendors.wire import Answer, Sessions, cause_of, exchange
 
 _FIXED = {"Accept": "application/json", "User-Agent": "outbox-resolve"}
-
-
-@dataclass(slots=True)
-class _Client:
-    """One account's connections. ``identity`` is the vendor's id of the account once it was asked
-    for, by one thread for all (``asking``)."""
-
-    credential: str = field(repr=False)
-    base_url: str
-    sessions: Sessions = field(repr=False)
-    identity: str = ""
-    may_not_ask: bool = False
-    asking: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
 
 class HttpJsonVendor:
@@ -48,9 +33,7 @@ class HttpJsonVendor:
         self._contract = contract
         self._recipe: Recipe = contract.recipe
         self._timeout_s = (connect_s, read_s)
-        self._lock = threading.Lock()
-        self._clients: dict[str, _Client] = {}
-        self._pid = os.getpid()
+        self._clients = Clients(lambda account: Sessions(direct=bool(account.base_url)))
 
     @property
     def contract(self) -> VendorContract:
@@ -143,10 +126,7 @@ class HttpJsonVendor:
 
     def close(self) -> None:
         """Drops pooled connections; they are made anew when needed."""
-        with self._lock:
-            clients, self._clients = list(self._clients.values()), {}
-        for client in clients:
-            client.sessions.close()
+        self._clients.close()
 
     def _send(self, call: Call, url: str, headers: dict[str, str]) -> None:
         body: bytes | None = None
@@ -154,7 +134,7 @@ class HttpJsonVendor:
             # Canonical, as it was frozen and hashed: every send has the same bytes.
             body = canonical(dict(call.params), "request").encode()
             headers["Content-Type"] = "application/json"
-        sessions = self._client(call.account).sessions
+        sessions = self._clients.of(call.account).transport
         sessions.request(
             call.method.upper(), url, data=body, headers=headers, timeout=self._timeout_s
         )
@@ -169,7 +149,8 @@ class HttpJsonVendor:
             return Unreadable(f"unreadable:{type(error).__name__}")
 
     def _getter(self, account: Account, cutoff: Cutoff, api_version: str) -> Get:
-        client, headers = self._client(account), self._headers(account, api_version)
+        sessions = self._clients.of(account).transport
+        headers = self._headers(account, api_version)
         base = self._base_url(account)
 
         def get(path: str, query: Query) -> Answer:
@@ -177,7 +158,7 @@ class HttpJsonVendor:
             with exchange("get", urlsplit(url).path, cutoff) as wire:
                 reason = ""
                 try:
-                    client.sessions.request("GET", url, headers=headers, timeout=self._timeout_s)
+                    sessions.request("GET", url, headers=headers, timeout=self._timeout_s)
                 except Exception as error:
                     reason = cause_of(error)
                 if wire.answer is None or wire.answer.body is None:
@@ -206,7 +187,7 @@ class HttpJsonVendor:
         """Raises ``Unread`` where the credential is of another account: a key that one account
         knows is new to the other, and the other's lists are complete and prove nothing."""
         account = call.account
-        client = self._client(account)
+        client = self._clients.of(account)
         if self._recipe.whoami is None or not account.vendor_account or client.may_not_ask:
             return
         try:
@@ -221,29 +202,11 @@ class HttpJsonVendor:
             raise Unread("credential_of_other_account", pause=True)
 
     def _identity(self, account: Account, cutoff: Cutoff, api_version: str) -> str:
-        client = self._client(account)
-        if client.identity:
-            return client.identity
-        with client.asking:
-            if not client.identity:
-                get = self._getter(account, cutoff, api_version)
-                client.identity = http_json_lookup.whose(get, self._recipe)
-        return client.identity
+        def ask() -> str:
+            get = self._getter(account, cutoff, api_version)
+            return http_json_lookup.whose(get, self._recipe)
 
-    def _client(self, account: Account) -> _Client:
-        if os.getpid() != self._pid:
-            # A fork copied the pooled sockets, and perhaps a lock that nobody here will release.
-            self._pid, self._lock, self._clients = os.getpid(), threading.Lock(), {}
-        with self._lock:
-            known = self._clients.get(account.name)
-            if known is None or (known.credential, known.base_url) != (
-                account.credential,
-                account.base_url,
-            ):
-                sessions = Sessions(direct=bool(account.base_url))
-                known = _Client(account.credential, account.base_url, sessions)
-                self._clients[account.name] = known
-            return known
+        return self._clients.of(account).identified(ask)
 
 
 def _basic(credential: str) -> str:

@@ -7,8 +7,6 @@ The SDK encodes, signs on and knows Stripe's addresses; what an answer means is 
 from __future__ import annotations
 
 import logging
-import os
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
@@ -21,6 +19,7 @@ from stripe import _util
 from outbox.contract import Account, Call, Cutoff, VendorContract
 from outbox.outcomes import LookUp, Lost, NotSent, Outcome, Reading, Unreadable, WebhookFact
 from vendors import stripe_lookup, stripe_webhook
+from vendors.clients import Clients
 from vendors.stripe_answers import outcome_of, parsed, target_of
 from vendors.stripe_reading import classify, mapping, text
 from vendors.watchdog import Watchdog
@@ -48,18 +47,16 @@ _METHODS: Mapping[str, str] = {
 }
 
 
-@dataclass(slots=True)
-class _Client:
-    """One account's client. ``identity`` is Stripe's id of the account once it was asked for, by
-    one thread for all (``asking``)."""
+@dataclass(frozen=True, slots=True)
+class _Sdk:
+    """The SDK's client and the connections beneath it."""
 
-    credential: str = field(repr=False)
-    base_url: str
+    client: stripe.StripeClient = field(repr=False)
     sessions: Sessions = field(repr=False)
-    sdk: stripe.StripeClient = field(repr=False)
-    identity: str = ""
-    may_not_ask: bool = False
-    asking: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def close(self) -> None:
+        """Drops pooled connections."""
+        self.sessions.close()
 
 
 class StripeVendor:
@@ -69,9 +66,7 @@ class StripeVendor:
     def __init__(self, contract: VendorContract, *, connect_s: float, read_s: float) -> None:
         self._contract = contract
         self._timeout_s = (connect_s, read_s)
-        self._lock = threading.Lock()
-        self._clients: dict[str, _Client] = {}
-        self._pid = os.getpid()
+        self._clients = Clients(self._new_sdk)
 
     @property
     def contract(self) -> VendorContract:
@@ -99,9 +94,9 @@ class StripeVendor:
         }
         with exchange(call.method, call.path, call.cutoff, header) as wire:
             try:
-                client = self._client(call.account)
+                sdk = self._clients.of(call.account).transport.client
                 target = target_of(call)
-                send = attrgetter(_METHODS[call.operation])(client.sdk.v1)
+                send = attrgetter(_METHODS[call.operation])(sdk.v1)
                 send(*([target] if target else []), dict(call.params), options)
             except Exception as error:
                 # Answers with an error status come here too, and are read below from what the
@@ -155,10 +150,7 @@ class StripeVendor:
 
     def close(self) -> None:
         """Drops pooled connections; clients are made anew when needed."""
-        with self._lock:
-            clients, self._clients = list(self._clients.values()), {}
-        for client in clients:
-            client.sessions.close()
+        self._clients.close()
 
     def _looked(self, call: Call, look: Callable[[stripe_lookup.Get], LookUp]) -> LookUp:
         account = call.account
@@ -173,14 +165,14 @@ class StripeVendor:
             return Unreadable(f"unreadable:{type(error).__name__}")
 
     def _getter(self, account: Account, cutoff: Cutoff, api_version: str) -> stripe_lookup.Get:
-        client = self._client(account)
+        sdk = self._clients.of(account).transport.client
 
         def get(path: str, query: Mapping[str, Any]) -> Answer:
             options = {"stripe_version": api_version, "max_network_retries": 0}
             with exchange("get", path, cutoff) as wire:
                 reason = ""
                 try:
-                    client.sdk.raw_request("get", path, **query, **options)
+                    sdk.raw_request("get", path, **query, **options)
                 except Exception as error:
                     reason = cause_of(error)
                 if wire.answer is None or wire.answer.body is None:
@@ -193,7 +185,7 @@ class StripeVendor:
         """Raises ``Unread`` where the credential is of another account: a key that one account
         knows is new to the other, and the other's lists are complete and prove nothing."""
         account = call.account
-        client = self._client(account)
+        client = self._clients.of(account)
         if not account.vendor_account or client.may_not_ask:
             return
         try:
@@ -208,33 +200,18 @@ class StripeVendor:
             raise stripe_lookup.Unread("credential_of_other_account", pause=True)
 
     def _identity(self, account: Account, cutoff: Cutoff, api_version: str) -> str:
-        client = self._client(account)
-        if client.identity:
-            return client.identity
-        with client.asking:
-            if not client.identity:
-                answer = self._getter(account, cutoff, api_version)("/v1/account", {})
-                document = parsed(answer.body or b"")
-                stripe_lookup.check(answer, document)
-                client.identity = text(mapping(document).get("id"))
-        if not client.identity:
+        def ask() -> str:
+            answer = self._getter(account, cutoff, api_version)("/v1/account", {})
+            document = parsed(answer.body or b"")
+            stripe_lookup.check(answer, document)
+            return text(mapping(document).get("id"))
+
+        identity = self._clients.of(account).identified(ask)
+        if not identity:
             raise stripe_lookup.Unread("unreadable_answer")
-        return client.identity
+        return identity
 
-    def _client(self, account: Account) -> _Client:
-        if os.getpid() != self._pid:
-            # A fork copied the pooled sockets, and perhaps a lock that nobody here will release.
-            self._pid, self._lock, self._clients = os.getpid(), threading.Lock(), {}
-        with self._lock:
-            known = self._clients.get(account.name)
-            if known is None or (known.credential, known.base_url) != (
-                account.credential,
-                account.base_url,
-            ):
-                known = self._clients[account.name] = self._new_client(account)
-            return known
-
-    def _new_client(self, account: Account) -> _Client:
+    def _new_sdk(self, account: Account) -> _Sdk:
         _silence_sdk()
         sessions = Sessions(direct=bool(account.base_url))
         transport = stripe.RequestsClient(
@@ -248,7 +225,7 @@ class StripeVendor:
             max_network_retries=0,
             http_client=transport,
         )
-        return _Client(account.credential, account.base_url, sessions, sdk)
+        return _Sdk(sdk, sessions)
 
 
 def _read(call: Call, answer: Answer | None, failure: Exception | None) -> Outcome:
