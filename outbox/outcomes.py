@@ -2,10 +2,43 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
+
+MOST_CHARS = 255
+_INT64 = range(-(2**63), 2**63)
+# The last second of the year 9999: no column and no calendar goes further.
+_TIMES = range(253_402_300_800)
+
+
+def is_plain(text: str) -> bool:
+    """Whether every column and every page takes a text: printable, and not too long."""
+    return len(text) <= MOST_CHARS and text.isprintable()
+
+
+def is_amount(value: object) -> bool:
+    """Whether a value is a whole number that the outbox can keep."""
+    return isinstance(value, int) and not isinstance(value, bool) and value in _INT64
+
+
+def _plain(text: str) -> str:
+    # Shown in part rather than left out: what cannot be read must not pass as not told.
+    shown = text[:MOST_CHARS]
+    return shown if is_plain(shown) else "".join(c if c.isprintable() else "\ufffd" for c in shown)
+
+
+def _bound(values: Any, texts: tuple[str, ...]) -> None:
+    """Every value that came from a vendor's bytes is kept within what can be stored: one odd
+    number must not end the run that reads it."""
+    for name in texts:
+        found = getattr(values, name)
+        if found is not None and not is_plain(found):
+            object.__setattr__(values, name, _plain(found))
+    if values.vendor_time not in _TIMES:
+        object.__setattr__(values, "vendor_time", 0)
 
 
 class Standing(StrEnum):
@@ -51,6 +84,11 @@ class Reading:
     failure_code: str = ""
     document: str = field(default="{}", repr=False)
 
+    def __post_init__(self) -> None:
+        _bound(self, ("receipt_id", "word", "owner", "currency", "vendor_account", "failure_code"))
+        if self.amount_minor is not None and not is_amount(self.amount_minor):
+            object.__setattr__(self, "amount_minor", None)
+
 
 @dataclass(frozen=True, slots=True)
 class Wire:
@@ -89,7 +127,8 @@ class NotSent:
 
     ``retry_after_s`` as the vendor asked; ``pause`` is set for 401 and 403: the account's
     credentials are refused, and the account waits for a person; ``throttled`` for 429; ``veto``
-    forbids every further send.
+    forbids every further send. ``local``: the row or this process is at fault, and nothing was
+    learned of the vendor.
     """
 
     reason: str
@@ -98,6 +137,7 @@ class NotSent:
     throttled: bool = False
     wire: Wire = Wire()
     veto: str = ""
+    local: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +211,18 @@ class WebhookFact:
     vendor_time: int = 0
     api_version: str = ""
     snapshot: Mapping[str, Any] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if not is_plain(self.event_id):
+            # Two events must not become one by what cannot be kept of their ids.
+            digest = hashlib.sha256(self.event_id.encode("utf-8", "surrogatepass")).hexdigest()
+            object.__setattr__(self, "event_id", f"sha256:{digest}")
+        if not is_plain(self.object_id):
+            object.__setattr__(self, "object_id", "")
+        receipts = tuple(each for each in self.receipt_ids if is_plain(each))
+        object.__setattr__(self, "receipt_ids", receipts)
+        texts = ("kind", "request_key", "owner", "owner_key", "vendor_account", "api_version")
+        _bound(self, texts)
 
 
 class WebhookRefused(ValueError):

@@ -14,10 +14,11 @@ from sqlalchemy import create_engine
 from sqlalchemy.exc import InternalError, OperationalError, ProgrammingError
 from sqlalchemy.pool import NullPool
 
-from outbox.errors import Denied, ReadOnly, Unreachable
+from outbox.errors import Busy, Denied, ReadOnly, Unreachable
 from outbox.store.connection import connect_args
 
 _READ_ONLY = "25006"
+_LOCKED = "55P03"
 # A table, function or other object of that name is there already.
 _TAKEN = ("42P07", "42723", "42710")
 
@@ -49,6 +50,11 @@ def _run(database_url: str, action: str, revision: str) -> None:
             else:
                 command.downgrade(config, revision)
     except OperationalError as error:
+        if getattr(error.orig, "sqlstate", None) == _LOCKED:
+            raise Busy(
+                "DATABASE_URL: another transaction holds a table of schema outbox: nothing was "
+                "changed; end it (a report, a dump) or try again later"
+            ) from error
         raise Unreachable(f"DATABASE_URL: {error.orig}") from error
     except ProgrammingError as error:
         if getattr(error.orig, "sqlstate", None) not in _TAKEN:

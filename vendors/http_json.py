@@ -20,7 +20,7 @@ from vendors.http_json_answers import outcome_of
 from vendors.http_json_lookup import Get, Query, Unread
 from vendors.http_json_reading import reading_of
 from vendors.watchdog import Watchdog
-from vendors.wire import Answer, Sessions, cause_of, exchange
+from vendors.wire import Answer, Sessions, cause_of, exchange, unsent
 
 _FIXED = {"Accept": "application/json", "User-Agent": "outbox-resolve"}
 
@@ -55,7 +55,7 @@ class HttpJsonVendor:
         except Unread as unread:
             return NotSent(unread.reason.removeprefix("no_answer:"), pause=unread.pause)
         except Exception as error:
-            return NotSent(cause_of(error))
+            return unsent(error)
         headers = self._headers(call.account, call.api_version) | dict([key] if key else [])
         url = self._base_url(call.account) + call.path
         failure: Exception | None = None
@@ -66,7 +66,7 @@ class HttpJsonVendor:
                 # A soft time limit of the worker may be what was raised.
                 failure = error
             if not wire.began:
-                return NotSent(cause_of(failure) if failure else "nothing_sent")
+                return unsent(failure)
             if wire.answer is None:
                 return Lost(f"no_answer:{cause_of(failure)}" if failure else "no_answer")
             try:

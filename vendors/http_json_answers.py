@@ -22,6 +22,7 @@ from vendors.http_json_reading import (
     owned,
     parsed,
     reading_of,
+    tells_money,
     word_at,
     wrong_mode,
 )
@@ -92,14 +93,17 @@ def _landed(
     spec = contract.recipe.operations[call.operation].receipt
     header_id = (answer.headers.get(spec.id_header) or "") if spec.id_header else ""
     seen_at = date_of(answer.headers) if _is_fresh(contract.recipe, wire) else 0
-    reading = reading_of(spec, at(document, spec.object), seen_at=seen_at, header_id=header_id)
+    made = at(document, spec.object)
+    reading = reading_of(spec, made, seen_at=seen_at, header_id=header_id)
+    if document is NOT_JSON and reading is None:
+        return Lost("no_receipt", wire=wire)  # a gateway's page, perhaps
     if reading is None:
-        return Lost("no_receipt", wire=wire)
+        return _taken("no_receipt" if tells_money(spec, made) else "unreadable_amount", wire)
     reading = owned(call, spec, reading)
     if not is_ours(call, contract.operations[call.operation], spec, reading):
-        return Lost("foreign_object", wire=wire)
+        return _taken("foreign_object", wire)
     if wrong_mode(call, reading):
-        return Lost("other_mode", wire=wire)
+        return _taken("other_mode", wire)
     match reading.standing:
         case Standing.DECLINED:
             return Refused(reading.failure_code, covers_key=True, reading=reading, wire=wire)
@@ -108,6 +112,11 @@ def _landed(
             return Receipt(replace(reading, standing=Standing.LANDED), wire)
         case _:
             assert_never(reading.standing)
+
+
+def _taken(reason: str, wire: Wire) -> Lost:
+    """The vendor said yes, of what we cannot tell: after that no look-up makes a send safe."""
+    return Lost(reason, reason, wire)
 
 
 def _refused(

@@ -12,17 +12,17 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import parse_qsl, quote, urljoin, urlsplit
 
-from requests.utils import parse_header_links
-
 from outbox.contract import Account, Call, VendorContract
 from outbox.contracts.keys import rendered
 from outbox.contracts.recipe import LookUpSpec, OperationRecipe, Paging, Recipe
 from outbox.contracts.recipe_parts import PLACEHOLDER
 from outbox.outcomes import Absent, Found, LookUp, Reading, Standing, Unreadable
+from vendors.http_json_links import next_link
 from vendors.http_json_reading import (
     NOT_JSON,
     at,
     date_of,
+    hides_owner,
     is_ours,
     parsed,
     parts_of_path,
@@ -35,6 +35,7 @@ from vendors.wire import Answer
 MAX_PAGES = 200
 # The year 2100: later than anything was created.
 _NO_END = 4_102_444_800
+_NO_MARK = "an object holds something else where our mark must be"
 
 Query = list[tuple[str, str]]
 Get = Callable[[str, Query], Answer]
@@ -170,6 +171,8 @@ class _Look:
                 continue
             if not reading.owner and self._asks_for_ours:
                 raise Unread("an object came under our key and does not tell whose it is")
+            if hides_owner(self._receipt, document, reading):
+                raise Unread(_NO_MARK)
             if not is_ours(self._call, self._operation, self._receipt, reading):
                 continue
             if wrong_mode(self._call, reading):
@@ -223,7 +226,7 @@ class _Look:
         self, paging: Paging, number: int, answer: Answer, document: Any, found: list[Any]
     ) -> tuple[str, Query] | None:
         if paging.link:
-            return _linked(answer, self._base_url)
+            return _linked(answer, self._base_url, self._path)
         if paging.first is not None:
             after = str(paging.first + number + 1) if found else ""
         else:
@@ -277,19 +280,20 @@ def _first_page(paging: Paging | None) -> Query:
     return [(paging.parameter, str(paging.first))]
 
 
-def _linked(answer: Answer, base: str) -> tuple[str, Query] | None:
-    for link in parse_header_links(answer.headers.get("Link") or ""):
-        if link.get("rel") != "next":
-            continue
-        ours, parts = urlsplit(base), urlsplit(urljoin(base + "/", link["url"]))
-        if (parts.scheme, parts.netloc) != (ours.scheme, ours.netloc) or not parts.path.startswith(
-            ours.path + "/"
-        ):
-            # The credential goes to the vendor's address and to no other.
-            raise Unread("a list that goes on elsewhere")
-        query = parse_qsl(parts.query, keep_blank_values=True)
-        return parts.path.removeprefix(ours.path), query
-    return None
+def _linked(answer: Answer, base: str, path: str) -> tuple[str, Query] | None:
+    try:
+        link = next_link(answer.headers.get("Link") or "")
+        if link is None:
+            return None
+        ours, parts = urlsplit(base), urlsplit(urljoin(base + path, link))
+    except ValueError:
+        raise Unread("a Link header that cannot be read") from None
+    if (parts.scheme, parts.netloc) != (ours.scheme, ours.netloc) or not parts.path.startswith(
+        ours.path + "/"
+    ):
+        # The credential goes to the vendor's address and to no other.
+        raise Unread("a list that goes on elsewhere")
+    return parts.path.removeprefix(ours.path), parse_qsl(parts.query, keep_blank_values=True)
 
 
 def _among(seen: LookUp, receipt_id: str) -> LookUp:

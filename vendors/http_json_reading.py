@@ -15,11 +15,13 @@ from outbox.contract import Call, Operation
 from outbox.contracts.keys import owner_in
 from outbox.contracts.recipe import Path, ReceiptSpec
 from outbox.contracts.recipe_parts import PLACEHOLDER
-from outbox.outcomes import Business, Reading, Standing
+from outbox.outcomes import Business, Reading, Standing, is_amount, is_plain
 
 NOT_JSON = object()
 _WORD = re.compile(r"[A-Za-z0-9_.:-]{1,80}")
-_ID_CHARS = 255
+_DIGITS = re.compile(r"-?[0-9]{1,19}")
+# Above it a float no longer tells one whole number from the next.
+_EXACT = 2**53
 # A time in seconds does not get this long in our lives: it is in milliseconds.
 _MILLISECONDS_FROM = 10**11
 
@@ -69,6 +71,8 @@ def seconds_at(document: Any, path: Path | None) -> int:
         number = float(found)
     except ValueError:
         return _seconds_of(str(found))
+    except OverflowError:
+        return 0
     if not math.isfinite(number) or number < 0:
         return 0
     return int(number / 1000) if number >= _MILLISECONDS_FROM else int(number)
@@ -80,6 +84,46 @@ def _seconds_of(written: str) -> int:
         return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
     except (ValueError, OverflowError):
         return 0
+
+
+def holds(document: Any, path: Path) -> bool:
+    """Whether anything lies at a path, even null."""
+    holder = at(document, path[:-1])
+    return path[-1] in holder if isinstance(holder, Mapping) else at(document, path) is not None
+
+
+def amount_at(document: Any, path: Path | None) -> int | None:
+    """An amount in the smallest unit: a whole number, or text of digits, as it was meant; None
+    where none is told. Raises ``ValueError`` for what is there and is none."""
+    found = at(document, path)
+    if found is None:
+        return None
+    digits = isinstance(found, str) and _DIGITS.fullmatch(found) is not None
+    whole = isinstance(found, float) and found.is_integer() and abs(found) <= _EXACT
+    amount = int(found) if digits or whole else found
+    if not is_amount(amount):
+        raise ValueError("an amount that is no whole number")
+    return int(amount)
+
+
+def currency_at(document: Any, path: Path | None) -> str | None:
+    """A currency in lower case; None where none is told. Raises ``ValueError`` as an amount."""
+    found = at(document, path)
+    if found is None:
+        return None
+    if not isinstance(found, str) or not is_plain(found):
+        raise ValueError("a currency that cannot be read")
+    return found.lower() or None
+
+
+def tells_money(spec: ReceiptSpec, document: Any) -> bool:
+    """Whether what an object says of money, if anything, can be read."""
+    try:
+        amount_at(document, spec.amount)
+        currency_at(document, spec.currency)
+    except ValueError:
+        return False
+    return True
 
 
 def livemode_at(document: Any, path: Path | None) -> bool | None:
@@ -102,26 +146,25 @@ def date_of(headers: Mapping[str, str]) -> int:
 def reading_of(
     spec: ReceiptSpec, document: Any, *, seen_at: int = 0, header_id: str = ""
 ) -> Reading | None:
-    """The reading of one object; None where it has no id, or lacks the word that would decide.
-    ``seen_at`` stands for the object's own time where the recipe names none."""
+    """The reading of one object; None where it has no id, lacks the word that would decide, or
+    tells money that cannot be read: that must not pass as the right amount. ``seen_at`` stands for
+    the object's own time where the recipe names none."""
     receipt_id = text_at(document, spec.id) or header_id
-    if not receipt_id or len(receipt_id) > _ID_CHARS or not receipt_id.isprintable():
+    if not receipt_id or not is_plain(receipt_id) or not tells_money(spec, document):
         return None
     word = word_at(document, spec.status)
     if not word and (spec.landed or spec.declined or spec.open):
         return None
     standing = _standing(spec, word)
     business = Business.FAILED if standing is Standing.DECLINED else Business.OTHER
-    amount = at(document, spec.amount)
-    whole = isinstance(amount, int) and not isinstance(amount, bool)
     return Reading(
         receipt_id=receipt_id,
         standing=standing,
         business=spec.business.get(word, business),
         word=word,
         owner=owner_in(text_at(document, spec.owner)),
-        amount_minor=amount if whole else None,
-        currency=text_at(document, spec.currency).lower() or None,
+        amount_minor=amount_at(document, spec.amount),
+        currency=currency_at(document, spec.currency),
         livemode=livemode_at(document, spec.livemode),
         vendor_account=text_at(document, spec.vendor_account) or None,
         vendor_time=seconds_at(document, spec.time) or seen_at,
@@ -153,6 +196,12 @@ def is_ours(call: Call, operation: Operation, spec: ReceiptSpec, reading: Readin
     if spec.target:
         return reading.receipt_id == parts_of_path(operation, call.path).get(spec.target)
     return spec.owner is None or reading.owner == str(call.intent_id)
+
+
+def hides_owner(spec: ReceiptSpec, document: Any, reading: Reading) -> bool:
+    """Whether an object holds something where our mark must be, and it is no mark: it may be ours
+    in a spelling that nobody knows."""
+    return spec.owner is not None and not reading.owner and holds(document, spec.owner)
 
 
 def owned(call: Call, spec: ReceiptSpec, reading: Reading) -> Reading:

@@ -69,13 +69,16 @@ class SmtpVendor:
             # A soft time limit of the worker may be what was raised.
             began = dialogue is not None and dialogue.began
             name = type(error).__name__
-            return Lost(f"no_answer:{name}") if began else NotSent(name)
+            if began:
+                return Lost(f"no_answer:{name}")
+            # What the network or a server did is an OSError, those of smtplib too.
+            return NotSent(name, local=not isinstance(error, OSError))
         finally:
             if dialogue is not None:
                 dialogue.close()
 
     def _outcome(self, call: Call, code: int, text: bytes) -> Outcome:
-        if code >= 400:
+        if 400 <= code <= 599:
             raise Answered("content", code, text)
         if code != _ACCEPTED:
             return Lost(f"smtp_content_{code}", wire=Wire(http_status=code))

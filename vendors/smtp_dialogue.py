@@ -57,7 +57,8 @@ class Answered(Exception):
         reason = f"smtp_{self.step}_{self.code}"
         if self.code in _SIGN_ON or (self.step == "auth" and self.code >= 500):
             return NotSent(reason, pause=True, wire=wire)
-        if self.step in ("greeting", "ehlo", "starttls", "auth") or self.code < 500:
+        own = self.step in ("greeting", "ehlo", "starttls", "auth")
+        if own or not 500 <= self.code <= 599:
             later = 400 <= self.code < 500 and self.step in ("mail", "rcpt", "data", "content")
             return NotSent(reason, throttled=later, wire=wire)
         enhanced = _ENHANCED.match(self.text)
@@ -99,6 +100,7 @@ class Dialogue:
         self._cutoff = cutoff
         self._place = place
         self._connect_s = connect_s
+        self._read_s = read_s
         self._tls = ssl.create_default_context()
         self._smtp = _Connection(cutoff, place, self._tls, read_s)
 
@@ -124,6 +126,9 @@ class Dialogue:
         self._expect("mail", smtp.mail(mail.sender, options), 250)
         self._expect("rcpt", smtp.rcpt(mail.recipient), 250, 251)
         self._expect("data", smtp.docmd("DATA"), _GO_AHEAD)
+        if self._has_more():
+            # It has said more than it was asked: which answer is the message's could not be told.
+            raise Answered("data", 0, b"an answer to nothing")
         # The gate proper: nothing that was said so far moved anything.
         self._cutoff.attach(smtp.sock)
         self.began = True
@@ -138,6 +143,19 @@ class Dialogue:
                 self._smtp.putcmd("QUIT")
         with contextlib.suppress(Exception):
             self._smtp.close()
+
+    def _has_more(self) -> bool:
+        """Whether it has said something that nobody has read."""
+        sock, said = self._smtp.sock, self._smtp.file
+        assert sock is not None
+        assert said is not None
+        sock.settimeout(0.0)
+        try:
+            return bool(said.peek(1))
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return False
+        finally:
+            sock.settimeout(self._read_s)
 
     def _greet(self) -> None:
         code, text = self._smtp.ehlo()

@@ -23,7 +23,7 @@ from vendors.clients import Clients
 from vendors.stripe_answers import outcome_of, parsed, target_of
 from vendors.stripe_reading import classify, mapping, text
 from vendors.watchdog import Watchdog
-from vendors.wire import Answer, Sessions, cause_of, exchange, in_exchange
+from vendors.wire import Answer, Sessions, cause_of, exchange, in_exchange, unsent
 
 # The SDK's service method of each operation: generic requests would eat body fields that are named
 # like an argument of theirs (``usage`` of a set-up intent).
@@ -84,7 +84,7 @@ class StripeVendor:
         except stripe_lookup.Unread as unread:
             return NotSent(unread.reason.removeprefix("no_answer:"), pause=unread.pause)
         except Exception as error:
-            return NotSent(cause_of(error))
+            return unsent(error)
         key = call.key.hex()
         header = ("Idempotency-Key", key)
         options: dict[str, Any] = {
@@ -105,7 +105,7 @@ class StripeVendor:
             else:
                 failure = None
             if not wire.began:
-                return NotSent(cause_of(failure) if failure else "nothing_sent")
+                return unsent(failure)
             try:
                 return _read(call, wire.answer, failure)
             except Exception as error:
@@ -231,6 +231,9 @@ class StripeVendor:
 def _read(call: Call, answer: Answer | None, failure: Exception | None) -> Outcome:
     if answer is None:
         return Lost(f"no_answer:{cause_of(failure)}" if failure else "no_answer")
+    # Stripe says which key it answers to: a refusal of somebody else's write is none of ours.
+    if answer.headers.get("Idempotency-Key", call.key.hex()) != call.key.hex():
+        return Lost("foreign_answer")
     outcome = outcome_of(call, answer.status, answer.headers, answer.body or b"")
     if answer.body is None and isinstance(outcome, Lost):
         return replace(outcome, reason="cut_answer")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from outbox.outcomes import Business, Reading, Standing
+from outbox.outcomes import Business, Reading, Standing, is_amount, is_plain
 
 Document = Mapping[str, Any]
 _Word = tuple[Standing, Business, str]
@@ -78,8 +78,11 @@ def classify(
         return None
     receipt_id = text(document.get("id"))
     word = kind.word(document) if receipt_id else None
-    if word is None or not (receipt_id.isprintable() and word[2].isprintable()):
+    if word is None or not (is_plain(receipt_id) and is_plain(word[2])):
         return None  # a NUL or a lone surrogate is no id and no word, and no column takes it
+    amount = whole(document.get(kind.amount)) if kind.amount else None
+    if amount is not None and not is_amount(amount):
+        return None  # it must not pass as the right one
     standing, business, said = word
     if operation in _CONFIRMS and params.get("confirm") and said in _UNCONFIRMED:
         standing = Standing.DECLINED if standing is Standing.DECLINED else Standing.OPEN
@@ -89,7 +92,7 @@ def classify(
         business=business,
         word=said,
         owner="" if kind.target else owner_of(document),
-        amount_minor=whole(document.get(kind.amount)) if kind.amount else None,
+        amount_minor=amount,
         currency=(text(document.get("currency")).lower() or None) if kind.amount else None,
         livemode=flag(document.get("livemode")),
         vendor_time=seen_at or whole(document.get("created")) or 0,

@@ -13,6 +13,8 @@ import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from http import HTTPStatus
+from http.client import BadStatusLine, HTTPException, HTTPResponse
 from http.cookiejar import DefaultCookiePolicy
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -21,12 +23,16 @@ import requests
 from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+from urllib3.exceptions import HTTPError
 
 from outbox.contract import Cutoff, TooLate
+from outbox.outcomes import NotSent
 
 # A connection that idled longer may have been dropped by a middlebox that told nobody: a write
 # into it would look maybe-sent. Opening a new one costs a round trip and no doubt.
 _IDLE_LIMIT_S = 20.0
+_PIECE_BYTES = 65536
+_MOST_BYTES = 16 << 20  # a page of a hundred objects has well under one
 
 
 @dataclass(slots=True)
@@ -99,16 +105,36 @@ def _exchange() -> Exchange:
 def cause_of(error: BaseException) -> str:
     """``too_late``, or the class name of the innermost cause; messages quote addresses and more."""
     name = ""
+    for at in _causes(error):
+        if isinstance(at, TooLate):
+            return "too_late"
+        name = type(at).__name__
+    return name
+
+
+def unsent(failure: Exception | None) -> NotSent:
+    """The outcome of a request of which no byte left; ``local`` where no network was the cause."""
+    if failure is None:
+        return NotSent("nothing_sent", local=True)
+    return NotSent(cause_of(failure), local=not any(map(_is_of_network, _causes(failure))))
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The error and what caused it, down to the innermost."""
     seen: set[int] = set()
     at: Any = error
     while isinstance(at, BaseException) and id(at) not in seen:
         seen.add(id(at))
-        if isinstance(at, TooLate):
-            return "too_late"
-        name = type(at).__name__
+        yield at
         first = at.args[0] if at.args else None
         at = getattr(at, "reason", None) or at.__cause__ or at.__context__ or first
-    return name
+
+
+def _is_of_network(error: BaseException) -> bool:
+    # The library's refusals of a header, an address or a body are OSErrors too.
+    if isinstance(error, requests.RequestException):
+        return isinstance(error, requests.ConnectionError | requests.Timeout)
+    return isinstance(error, OSError | HTTPError | HTTPException | TooLate)
 
 
 class _Gate:
@@ -130,12 +156,23 @@ class _Gate:
         super().request(method, url, body=body, headers=headers, **options)  # type: ignore[misc]
 
 
+class _FinalResponse(HTTPResponse):
+    """The answer behind any number of interim ones. The library takes a 103 for the answer, and the
+    true one would then be read as that of the next request."""
+
+    def _read_status(self) -> tuple[str, int, str]:
+        version, status, reason = super()._read_status()  # type: ignore[misc]
+        if status == HTTPStatus.SWITCHING_PROTOCOLS:
+            raise BadStatusLine("another protocol, which nobody asked for")
+        return version, (HTTPStatus.CONTINUE if 100 <= status < 200 else status), reason
+
+
 class _PlainConnection(_Gate, HTTPConnection):
-    pass
+    response_class = _FinalResponse
 
 
 class _TlsConnection(_Gate, HTTPSConnection):
-    pass
+    response_class = _FinalResponse
 
 
 class _PlainPool(HTTPConnectionPool):
@@ -180,13 +217,25 @@ class Sessions:
         self._all: weakref.WeakSet[requests.Session] = weakref.WeakSet()
 
     def request(self, method: str, url: str, **options: Any) -> requests.Response:
-        """One request; the body is read to its end before this returns."""
-        options["allow_redirects"] = False
-        response = self._session().request(method, url, **options)
-        answer = _exchange().answer
-        assert answer is not None
-        answer.body = response.content
-        return response
+        """One request; the body is read to its end before this returns.
+
+        A connection is kept only after a write that was accepted: what is answered twice, or late,
+        would else be read as the answer to somebody else's request, and a refusal or an empty list
+        names nobody. An accepted object is compared with its intent.
+        """
+        options |= {"allow_redirects": False, "stream": True}
+        session, kept = self._session(), False
+        try:
+            response = session.request(method, url, **options)
+            body = _read(response)
+            answer = _exchange().answer
+            assert answer is not None
+            answer.body = body
+            kept = method.upper() != "GET" and 200 <= response.status_code < 300
+            return response
+        finally:
+            if not kept:
+                session.close()
 
     def _session(self) -> requests.Session:
         session: requests.Session | None = getattr(self._local, "session", None)
@@ -209,6 +258,23 @@ class Sessions:
             sessions = list(self._all)
         for session in sessions:
             session.close()
+
+
+def _read(response: requests.Response) -> bytes:
+    """The body, decoded. Raises ``TooLarge`` for more than anything we ask for can be."""
+    parts, size = [], 0
+    for part in response.iter_content(_PIECE_BYTES):
+        size += len(part)
+        if size > _MOST_BYTES:
+            raise TooLarge
+        parts.append(part)
+    # An SDK reads it once more.
+    response._content = body = b"".join(parts)
+    return body
+
+
+class TooLarge(Exception):
+    """The answer is larger than any that could be meant: a few bytes may unpack to gigabytes."""
 
 
 def _leave_alone(prepared: requests.PreparedRequest) -> requests.PreparedRequest:

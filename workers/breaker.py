@@ -15,11 +15,17 @@ TOO_LATE = "too_late"
 _OURS = frozenset({HANDED_BACK, TOO_LATE})
 
 
+def says_nothing(outcome: Outcome) -> bool:
+    """Whether an outcome speaks of its row or of this process only, and not of the vendor: a row
+    that can never be sent must not hold up everybody else's."""
+    return isinstance(outcome, NotSent) and (outcome.local or outcome.reason in _OURS)
+
+
 def is_bad(outcome: Outcome) -> bool:
     """Whether an outcome speaks of a vendor that is down: not sent, or a 5xx. A 429 asks for
     patience and a 401 for a person; neither is an outage."""
     if isinstance(outcome, NotSent):
-        return not (outcome.throttled or outcome.pause or outcome.reason in _OURS)
+        return not (outcome.throttled or outcome.pause or says_nothing(outcome))
     status = outcome.wire.http_status
     return isinstance(outcome, Lost) and status is not None and status >= _SERVER_ERRORS
 
@@ -27,7 +33,7 @@ def is_bad(outcome: Outcome) -> bool:
 def verdict_of_probe(outcome: Outcome) -> bool | None:
     """Whether the row that a tripped breaker let through found the vendor back; None where it
     says nothing, as a row that was never tried. Silence is no answer either."""
-    if isinstance(outcome, NotSent) and outcome.reason in _OURS:
+    if says_nothing(outcome):
         return None
     silent = isinstance(outcome, Lost) and outcome.wire.http_status is None
     return not (silent or is_bad(outcome))
@@ -45,6 +51,8 @@ class Breaker:
 
     def count(self, vendor: str, account: str, outcome: Outcome, now_s: float) -> bool:
         """Counts one outcome; True when the breaker trips with it."""
+        if says_nothing(outcome):
+            return False
         seen = self._seen[vendor, account]
         seen.append((now_s, is_bad(outcome)))
         since = now_s - self._policy.breaker_span_s

@@ -163,6 +163,8 @@ class Recorder:
                     switches.slow_breaker(tx, *where, max_s=policy.breaker_probe_max_s)
                 elif passed:
                     switches.close_breaker(tx, *where)
+                else:
+                    switches.give_probe_back(tx, *where)
             elif self._breaker.count(*where, outcome, time.monotonic()):
                 switches.trip_breaker(
                     tx, *where, reason="most calls fail", probe_s=policy.breaker_probe_s

@@ -203,14 +203,17 @@ class Sender:
         row = flight.intent
         reached = self._directory.reach(row.vendor, row.account)
         if reached is None:
-            return NotSent("no credentials for this account here")
+            return NotSent("no credentials for this account here", local=True)
         vendor, account, _ = reached
         if row.mode != account.mode or (row.vendor_account or "") != account.vendor_account:
-            return NotSent("the account is not the one the intent was claimed for")
+            return NotSent("the account is not the one the intent was claimed for", local=True)
         try:
             call = row.call(account, flight)
         except Sealed as sealed:
-            return NotSent(str(sealed))
+            return NotSent(str(sealed), local=True)
+        except Exception as error:
+            reason = f"the request cannot be read: {type(error).__name__}"
+            return NotSent(reason, local=True)
         return vendor.perform(call)
 
     # -- results -----------------------------------------------------------------------------

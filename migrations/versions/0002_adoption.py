@@ -100,7 +100,7 @@ CREATE FUNCTION outbox.fill_deliveries(of_consumer text, piece integer) RETURNS 
     SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     WITH due AS (
         SELECT s.id FROM outbox.settlements s, outbox.consumers c
-        WHERE c.name = of_consumer AND s.id > c.filled_to ORDER BY s.id LIMIT piece
+        WHERE c.name = of_consumer AND s.id > c.filled_to ORDER BY s.id LIMIT GREATEST(piece, 1)
     ), filled AS (
         INSERT INTO outbox.deliveries (consumer, settlement_id)
         SELECT of_consumer, id FROM due ON CONFLICT DO NOTHING
@@ -195,6 +195,7 @@ def downgrade() -> None:
     op.execute("DROP TABLE outbox.registrations")
     op.execute("ALTER TABLE outbox.deliveries DROP COLUMN due_at, DROP COLUMN tries")
     op.execute("DROP INDEX outbox.intents_escalate_waiting, outbox.intents_escalate")
+    op.execute("DROP INDEX outbox.intents_successors")
     op.execute("ALTER TABLE outbox.intents DROP COLUMN request_path, DROP COLUMN retracted_at")
     op.execute(
         "CREATE INDEX intents_escalate ON outbox.intents (escalate_at) "

@@ -15,6 +15,7 @@ from outbox.fingerprint import intent_id
 RENDERED_CHARS = {"hex64": 64, "b64url43": 43, "uuid": 36}
 
 _HEX64 = re.compile(r"[0-9a-f]{64}")
+_UUID = re.compile(r"[0-9a-f]{32}")
 _B64URL43 = re.compile(r"[A-Za-z0-9_-]{43}")
 
 
@@ -31,25 +32,35 @@ def rendered(key: bytes, rendering: str) -> str:
 
 def key_in(text: str) -> str:
     """The key in hex that a text renders; empty where it renders none, or not all of it (uuid)."""
-    if _HEX64.fullmatch(text):
-        return text
+    text = text.strip()
     if _B64URL43.fullmatch(text):
         key = base64.urlsafe_b64decode(text + "=")
-        return key.hex() if rendered(key, "b64url43") == text else ""
-    return ""
+        if rendered(key, "b64url43") == text:
+            return key.hex()
+    digits = _digits(text)
+    return digits if _HEX64.fullmatch(digits) else ""
+
+
+def _digits(text: str) -> str:
+    """The hex digits of a text that may be in capitals, in braces, or with or without dashes:
+    vendors keep a mark in a spelling of their own."""
+    text = text.strip().lower().removeprefix("urn:uuid:")
+    if text.startswith("{") and text.endswith("}"):
+        text = text[1:-1].strip()
+    return text.replace("-", "")
 
 
 def owner_in(text: str) -> str:
-    """The id of the intent that a mark names: by the id itself, or by its key in any rendering;
-    empty for what is no mark of an outbox."""
+    """The id of the intent that a mark names: by the id itself, or by its key in any rendering,
+    however the vendor spells its digits; empty for what is no mark of an outbox."""
     key = key_in(text)
     if key:
         return str(intent_id(bytes.fromhex(key)))
-    try:
-        named = UUID(text)
-    except ValueError:
+    digits = _digits(text)
+    if not _UUID.fullmatch(digits):
         return ""
-    if str(named) != text or named.version not in (4, 8):
+    named = UUID(digits)
+    if named.version not in (4, 8):
         return ""
     # The id and the uuid rendering are the same bytes of the key under another version.
     raw = bytearray(named.bytes)

@@ -19,6 +19,7 @@ _REQUIRED = ("from", "to", "subject")
 _TEXTS = ("from", "to", "subject", "text", "html", "reply_to")
 _PASSES = frozenset({*_TEXTS, "headers"})
 _LINE_CHARS = 900  # of 998 octets of a header line; the rest is its name and its encoding
+_LOCAL_CHARS, _DOMAIN_CHARS = 64, 255  # RFC 5321, 4.5.3.1
 _HEADER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,75}\Z")
 # Those that this outbox or the servers on the way write.
 _OURS = re.compile(
@@ -60,8 +61,19 @@ def mailbox(path: str, value: str) -> Address:
         address = Address(display_name=display, addr_spec=spec.strip())
     except (MessageError, ValueError, IndexError):
         address = Address()
-    if not address.username or "." not in address.domain or "," in spec:
+    # What is not ASCII needs SMTPUTF8, which not every server on the way has: it would be tried
+    # again and again, and never be sent.
+    if (
+        not address.username
+        or "." not in address.domain
+        or "," in spec
+        or not address.addr_spec.isascii()
+    ):
         raise Invalid(path, "must be one mail address, a domain of other letters in its xn-- form")
+    if len(address.username) > _LOCAL_CHARS or len(address.domain) > _DOMAIN_CHARS:
+        raise Invalid(
+            path, f"has more than {_LOCAL_CHARS} letters before the @, or {_DOMAIN_CHARS} after it"
+        )
     return address
 
 

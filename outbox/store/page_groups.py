@@ -23,10 +23,13 @@ from outbox.store.pages import IN_GROUP, UNHELD
 # The beginning of a group's holder; what follows is its vendor, account and reason.
 GROUP = "group:"
 
-# What is asked for, and what was found instead.
-_AMOUNTS: LiteralString = """(SELECT q.currency, q.amount_minor UNION ALL
-    SELECT f->>'currency', (f->>'amount_minor')::bigint
-    FROM jsonb_array_elements(COALESCE(q.found, '[]')) f) a (currency, amount)"""
+# What is asked for, and what was found instead. An amount that is none, or larger than any column
+# takes, is left out: one question must not silence all the others.
+_AMOUNTS: LiteralString = """(SELECT q.currency, q.amount_minor::numeric UNION ALL
+    SELECT f->>'currency', CASE WHEN f->>'amount_minor' ~ '^-?[0-9]{1,40}$'
+        THEN (f->>'amount_minor')::numeric END
+    FROM jsonb_array_elements(CASE jsonb_typeof(q.found) WHEN 'array' THEN q.found
+        ELSE '[]' END) f) a (currency, amount)"""
 
 _MEMBERS: LiteralString = (
     "outbox.escalations e JOIN outbox.intents i ON i.id = e.intent_id WHERE e.closed_at IS NULL "

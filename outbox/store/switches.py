@@ -98,6 +98,15 @@ def slow_breaker(tx: Transaction, vendor: str, account: str, *, max_s: float) ->
     )
 
 
+def give_probe_back(tx: Transaction, vendor: str, account: str) -> None:
+    """The probe told nothing of the vendor: another row may probe at once."""
+    tx.run(
+        "UPDATE outbox.switches SET probe_at = outbox.clock() "
+        "WHERE holder = %(holder)s AND kind = 'breaker'",
+        {"holder": holder_of(vendor, account)},
+    )
+
+
 def close_breaker(tx: Transaction, vendor: str, account: str) -> bool:
     """The probe passed: the gates open again."""
     return _remove(tx, holder_of(vendor, account), "breaker", by="sender", reason="probe passed")

@@ -258,6 +258,19 @@ def test_a_consumer_cannot_be_made_known_without_its_past(teams: Teams) -> None:
         )
 
 
+def test_an_agent_cannot_call_a_consumers_past_handed_over(teams: Teams) -> None:
+    """An empty piece would say that nothing is left."""
+    teams.acme.sql("INSERT INTO outbox.consumers (name, registered_at) VALUES ('late', now())")
+    teams.acme.sql("SELECT outbox.fill_deliveries('late', 0)")
+    late = teams.book.sql(
+        "SELECT (SELECT count(*) FROM outbox.settlements) AS settled, "
+        "(SELECT count(*) FROM outbox.deliveries WHERE consumer = 'late') AS given, "
+        "filled_to FROM outbox.consumers WHERE name = 'late'"
+    )
+    assert late[0]["filled_to"] is not None or late[0]["given"] == late[0]["settled"]
+    assert late[0]["settled"] > 0
+
+
 def test_another_tenants_id_is_not_seen(teams: Teams) -> None:
     assert teams.acme.outbox.wait(teams.ids["bolt"]).status == "not_seen"
     assert teams.acme.outbox.wait(teams.ids["acme"]).status == "succeeded"

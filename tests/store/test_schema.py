@@ -12,6 +12,7 @@ import pytest
 from psycopg.errors import CheckViolation, InsufficientPrivilege, RaiseException, UniqueViolation
 
 from outbox import schema
+from outbox.errors import Busy
 from outbox.store import (
     doubt,
     escalations,
@@ -298,3 +299,16 @@ def test_taking_the_schema_down_leaves_nothing_but_the_version_table(empty: str)
 
 def test_an_empty_database_has_no_revision(empty: str) -> None:
     assert schema.current(empty) is None
+
+
+@pytest.mark.heavy
+def test_an_upgrade_behind_an_open_reader_gives_up_and_holds_up_nobody(empty: str) -> None:
+    schema.upgrade(empty)
+    schema.downgrade(empty, "1_0001")
+    with psycopg.connect(plain(empty)) as reader:
+        reader.execute("SELECT count(*) FROM outbox.intents")
+        with pytest.raises(Busy):
+            schema.upgrade(empty)
+        assert schema.current(empty) == "1_0001"
+    schema.upgrade(empty)
+    assert schema.current(empty) == schema.head()
