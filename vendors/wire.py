@@ -225,6 +225,7 @@ class Sessions:
         """
         options |= {"allow_redirects": False, "stream": True}
         session, kept = self._session(), False
+        response: requests.Response | None = None
         try:
             response = session.request(method, url, **options)
             body = _read(response)
@@ -235,6 +236,9 @@ class Sessions:
             return response
         finally:
             if not kept:
+                # One that was not read to its end still has its connection, and no pool does.
+                if response is not None:
+                    response.close()
                 session.close()
 
     def _session(self) -> requests.Session:
