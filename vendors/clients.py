@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from outbox.contract import Account
+from vendors.reads import Unread
 
 
 class Closes(Protocol):
@@ -31,6 +32,22 @@ class Client(Generic[T]):
     identity: str = ""
     may_not_ask: bool = False
     asking: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def check_owner(self, account: Account, ask: Callable[[], str]) -> None:
+        """Raises ``Unread`` where the credential is of another account: a key that one account
+        knows is new to the other, and the other's lists are complete and prove nothing."""
+        if not account.vendor_account or self.may_not_ask:
+            return
+        try:
+            identity = self.identified(ask)
+        except Unread as unread:
+            if unread.reason != "http_403":
+                raise
+            # A credential without the right to read its account: nothing speaks against it.
+            self.may_not_ask = True
+            return
+        if identity != account.vendor_account:
+            raise Unread("credential_of_other_account", pause=True)
 
     def identified(self, ask: Callable[[], str]) -> str:
         """Whose the credential is; ``ask`` raises where the vendor does not say."""

@@ -17,8 +17,9 @@ from outbox.outcomes import LookUp, Lost, NotSent, Outcome, Reading, Unreadable,
 from vendors import http_json_lookup, http_json_webhook
 from vendors.clients import Clients
 from vendors.http_json_answers import outcome_of
-from vendors.http_json_lookup import Get, Query, Unread
+from vendors.http_json_lookup import Get, Query
 from vendors.http_json_reading import reading_of
+from vendors.reads import Unread, answered, told
 from vendors.watchdog import Watchdog
 from vendors.wire import Answer, Sessions, cause_of, exchange, unsent
 
@@ -116,13 +117,8 @@ class HttpJsonVendor:
         ask."""
         if self._recipe.whoami is None:
             return Unreadable("the vendor's file has no [whoami]: set vendor_account")
-        try:
-            with Watchdog() as watchdog, watchdog.limit(sum(self._timeout_s)) as cutoff:
-                return self._identity(account, cutoff, self._contract.api_version)
-        except Unread as unread:
-            return Unreadable(unread.reason, unread.pause)
-        except Exception as error:
-            return Unreadable(f"unreadable:{type(error).__name__}")
+        with Watchdog() as watchdog, watchdog.limit(sum(self._timeout_s)) as cutoff:
+            return told(lambda: self._identity(account, cutoff, self._contract.api_version))
 
     def close(self) -> None:
         """Drops pooled connections; they are made anew when needed."""
@@ -140,13 +136,11 @@ class HttpJsonVendor:
         )
 
     def _looked(self, call: Call, look: Callable[[Get], LookUp]) -> LookUp:
-        try:
+        def read() -> LookUp:
             self._check_owner(call)
             return look(self._getter(call.account, call.cutoff, call.api_version))
-        except Unread as unread:
-            return Unreadable(unread.reason, unread.pause)
-        except Exception as error:
-            return Unreadable(f"unreadable:{type(error).__name__}")
+
+        return told(read)
 
     def _getter(self, account: Account, cutoff: Cutoff, api_version: str) -> Get:
         sessions = self._clients.of(account).transport
@@ -155,15 +149,11 @@ class HttpJsonVendor:
 
         def get(path: str, query: Query) -> Answer:
             url = base + path + (f"?{urlencode(query)}" if query else "")
-            with exchange("get", urlsplit(url).path, cutoff) as wire:
-                reason = ""
-                try:
-                    sessions.request("GET", url, headers=headers, timeout=self._timeout_s)
-                except Exception as error:
-                    reason = cause_of(error)
-                if wire.answer is None or wire.answer.body is None:
-                    raise Unread(f"no_answer:{reason}")
-                return wire.answer
+            return answered(
+                urlsplit(url).path,
+                cutoff,
+                lambda: sessions.request("GET", url, headers=headers, timeout=self._timeout_s),
+            )
 
         return get
 
@@ -184,29 +174,20 @@ class HttpJsonVendor:
         return http_json_lookup.base_url(self._recipe, account)
 
     def _check_owner(self, call: Call) -> None:
-        """Raises ``Unread`` where the credential is of another account: a key that one account
-        knows is new to the other, and the other's lists are complete and prove nothing."""
+        if self._recipe.whoami is None:
+            return
         account = call.account
-        client = self._clients.of(account)
-        if self._recipe.whoami is None or not account.vendor_account or client.may_not_ask:
-            return
-        try:
-            identity = self._identity(account, call.cutoff, call.api_version)
-        except Unread as unread:
-            if unread.reason != "http_403":
-                raise
-            # A credential without the right to read its account: nothing speaks against it.
-            client.may_not_ask = True
-            return
-        if identity != account.vendor_account:
-            raise Unread("credential_of_other_account", pause=True)
+        self._clients.of(account).check_owner(
+            account, lambda: self._asked_identity(account, call.cutoff, call.api_version)
+        )
 
     def _identity(self, account: Account, cutoff: Cutoff, api_version: str) -> str:
-        def ask() -> str:
-            get = self._getter(account, cutoff, api_version)
-            return http_json_lookup.whose(get, self._recipe)
+        return self._clients.of(account).identified(
+            lambda: self._asked_identity(account, cutoff, api_version)
+        )
 
-        return self._clients.of(account).identified(ask)
+    def _asked_identity(self, account: Account, cutoff: Cutoff, api_version: str) -> str:
+        return http_json_lookup.whose(self._getter(account, cutoff, api_version), self._recipe)
 
 
 def _basic(credential: str) -> str:

@@ -5,9 +5,7 @@ Whatever no rule names, whatever came in part, and whatever a rule cannot read, 
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, assert_never
 
@@ -17,21 +15,19 @@ from outbox.outcomes import Lost, NotSent, Outcome, Receipt, Refused, Standing, 
 from vendors.http_json_reading import (
     NOT_JSON,
     at,
-    date_of,
     is_ours,
     owned,
     parsed,
     reading_of,
     tells_money,
     word_at,
-    wrong_mode,
 )
+from vendors.reads import date_of, retry_after_s, wrong_mode
 from vendors.wire import Answer
 
 NEVER_AGAIN = "never_again"
 _REQUEST_IDS = ("X-Request-Id", "Request-Id")
 _ID = re.compile(r"[A-Za-z0-9_.:-]{1,80}")
-_LONGEST_WAIT_S = 3600.0
 
 
 def outcome_of(contract: VendorContract, call: Call, answer: Answer) -> Outcome:
@@ -62,7 +58,7 @@ def _undecided(rule: Rule, answer: Answer, code: str, wire: Wire) -> Outcome:
         return Lost(code, veto, wire)
     return NotSent(
         code,
-        retry_after_s=_retry_after_s(answer.headers),
+        retry_after_s=retry_after_s(answer.headers),
         pause=rule.means is Means.PAUSE,
         throttled=rule.means is Means.THROTTLED,
         wire=wire,
@@ -102,7 +98,7 @@ def _landed(
     reading = owned(call, spec, reading)
     if not is_ours(call, contract.operations[call.operation], spec, reading):
         return _taken("foreign_object", wire)
-    if wrong_mode(call, reading):
+    if wrong_mode(call.account, reading.livemode):
         return _taken("other_mode", wire)
     match reading.standing:
         case Standing.DECLINED:
@@ -153,13 +149,3 @@ def _wire(recipe: Recipe, answer: Answer) -> Wire:
         request_id=request_id if _ID.fullmatch(request_id) else "",
         replayed=mark is not None and mark.strip().lower() == recipe.replay_value.lower(),
     )
-
-
-def _retry_after_s(headers: Mapping[str, str]) -> float | None:
-    try:
-        seconds = float(headers.get("Retry-After") or "")
-    except ValueError:
-        return None
-    if not math.isfinite(seconds) or seconds < 0:
-        return None
-    return min(seconds, _LONGEST_WAIT_S)

@@ -21,15 +21,14 @@ from vendors.http_json_links import next_link
 from vendors.http_json_reading import (
     NOT_JSON,
     at,
-    date_of,
     hides_owner,
     is_ours,
     parsed,
     parts_of_path,
     reading_of,
     text_at,
-    wrong_mode,
 )
+from vendors.reads import Unread, check, date_of, wrong_mode
 from vendors.wire import Answer
 
 MAX_PAGES = 200
@@ -39,15 +38,6 @@ _NO_MARK = "an object holds something else where our mark must be"
 
 Query = list[tuple[str, str]]
 Get = Callable[[str, Query], Answer]
-
-
-class Unread(Exception):
-    """A read that says nothing of the write; ``pause`` for refused credentials."""
-
-    def __init__(self, reason: str, *, pause: bool = False) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.pause = pause
 
 
 def look_up(
@@ -93,7 +83,7 @@ def retrieve(get: Get, contract: VendorContract, call: Call, receipt_id: str) ->
         document = parsed(answer.body or b"")
         if answer.status in recipe.retrieve.missing and document is not NOT_JSON:
             return Absent("retrieve")
-        check(answer, document)
+        check(answer, readable=document is not NOT_JSON)
         spec = recipe.receipt
         seen_at = date_of(answer.headers)
         reading = reading_of(spec, at(document, spec.object), seen_at=seen_at)
@@ -101,7 +91,7 @@ def retrieve(get: Get, contract: VendorContract, call: Call, receipt_id: str) ->
             raise Unread("an object that cannot be read")
         if reading.receipt_id != receipt_id:
             raise Unread("another object than was asked for")
-        if wrong_mode(call, reading):
+        if wrong_mode(call.account, reading.livemode):
             raise Unread("an object of the other mode")
     except Unread as unread:
         return Unreadable(unread.reason, unread.pause)
@@ -115,19 +105,11 @@ def whose(get: Get, recipe: Recipe) -> str:
     assert recipe.whoami is not None
     answer = get(recipe.whoami.path, [])
     document = parsed(answer.body or b"")
-    check(answer, document)
+    check(answer, readable=document is not NOT_JSON)
     found = text_at(document, recipe.whoami.id)
     if not found or not found.isprintable():
         raise Unread("unreadable_answer")
     return found
-
-
-def check(answer: Answer, document: Any) -> None:
-    """Raises ``Unread`` unless a read was answered with a document."""
-    if answer.status in (401, 403):
-        raise Unread(f"http_{answer.status}", pause=True)
-    if answer.status != 200 or document is NOT_JSON:
-        raise Unread(f"http_{answer.status}" if answer.status != 200 else "unreadable_answer")
 
 
 class _Look:
@@ -175,12 +157,12 @@ class _Look:
                 raise Unread(_NO_MARK)
             if not is_ours(self._call, self._operation, self._receipt, reading):
                 continue
-            if wrong_mode(self._call, reading):
+            if wrong_mode(self._call.account, reading.livemode):
                 raise Unread("an object of the other mode")
             yield reading
 
     def _is_target(self, reading: Reading) -> bool:
-        if wrong_mode(self._call, reading):
+        if wrong_mode(self._call.account, reading.livemode):
             raise Unread("an object of the other mode")
         return is_ours(self._call, self._operation, self._receipt, reading)
 
@@ -192,7 +174,7 @@ class _Look:
         document = parsed(answer.body or b"")
         if answer.status in self._spec.missing and document is not NOT_JSON:
             return
-        check(answer, document)
+        check(answer, readable=document is not NOT_JSON)
         yield at(document, self._receipt.object), date_of(answer.headers)
 
     def _listed(self, items: tuple[str, ...]) -> Iterator[tuple[Any, int]]:
@@ -203,7 +185,7 @@ class _Look:
             query = extra if paging and paging.link and number else [*self._query, *extra]
             answer = self._get(path, query)
             document = parsed(answer.body or b"")
-            check(answer, document)
+            check(answer, readable=document is not NOT_JSON)
             found = at(document, items)
             if not isinstance(found, list) or not all(isinstance(one, Mapping) for one in found):
                 raise Unread("a list that cannot be read")

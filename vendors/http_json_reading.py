@@ -8,7 +8,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 from outbox.contract import Call, Operation
@@ -135,14 +134,6 @@ def livemode_at(document: Any, path: Path | None) -> bool | None:
     return {"live": True, "production": True, "test": False, "sandbox": False}.get(word)
 
 
-def date_of(headers: Mapping[str, str]) -> int:
-    """The vendor's clock at an answer, in seconds since the epoch; 0 where it does not say."""
-    try:
-        return int(parsedate_to_datetime(headers.get("Date") or "").timestamp())
-    except (ValueError, TypeError, OverflowError):
-        return 0
-
-
 def reading_of(
     spec: ReceiptSpec, document: Any, *, seen_at: int = 0, header_id: str = ""
 ) -> Reading | None:
@@ -209,8 +200,3 @@ def owned(call: Call, spec: ReceiptSpec, reading: Reading) -> Reading:
     if spec.owner is not None and not spec.owner_in_answer and not reading.owner:
         return replace(reading, owner=str(call.intent_id))
     return reading
-
-
-def wrong_mode(call: Call, reading: Reading) -> bool:
-    """Whether an object is of the other mode; many do not say theirs."""
-    return reading.livemode is not None and reading.livemode != (call.account.mode == "live")

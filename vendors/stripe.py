@@ -20,6 +20,7 @@ from outbox.contract import Account, Call, Cutoff, VendorContract
 from outbox.outcomes import LookUp, Lost, NotSent, Outcome, Reading, Unreadable, WebhookFact
 from vendors import stripe_lookup, stripe_webhook
 from vendors.clients import Clients
+from vendors.reads import Unread, answered, check, told
 from vendors.stripe_answers import outcome_of, parsed, target_of
 from vendors.stripe_reading import classify, mapping, text
 from vendors.watchdog import Watchdog
@@ -81,7 +82,7 @@ class StripeVendor:
             return NotSent("credential_of_other_mode", pause=True)
         try:
             self._check_owner(call)
-        except stripe_lookup.Unread as unread:
+        except Unread as unread:
             return NotSent(unread.reason.removeprefix("no_answer:"), pause=unread.pause)
         except Exception as error:
             return unsent(error)
@@ -140,13 +141,8 @@ class StripeVendor:
     def whoami(self, account: Account) -> str | Unreadable:
         """Stripe's id of the account behind the credential; a restricted key must be allowed to
         read it."""
-        try:
-            with Watchdog() as watchdog, watchdog.limit(sum(self._timeout_s)) as cutoff:
-                return self._identity(account, cutoff, self._contract.api_version)
-        except stripe_lookup.Unread as unread:
-            return Unreadable(unread.reason, unread.pause)
-        except Exception as error:
-            return Unreadable(f"unreadable:{type(error).__name__}")
+        with Watchdog() as watchdog, watchdog.limit(sum(self._timeout_s)) as cutoff:
+            return told(lambda: self._identity(account, cutoff, self._contract.api_version))
 
     def close(self) -> None:
         """Drops pooled connections; clients are made anew when needed."""
@@ -156,59 +152,40 @@ class StripeVendor:
         account = call.account
         if _of_other_mode(account):
             return Unreadable("the credential is of the other mode", pause=True)
-        try:
+
+        def read() -> LookUp:
             self._check_owner(call)
             return look(self._getter(account, call.cutoff, call.api_version))
-        except stripe_lookup.Unread as unread:
-            return Unreadable(unread.reason, unread.pause)
-        except Exception as error:
-            return Unreadable(f"unreadable:{type(error).__name__}")
+
+        return told(read)
 
     def _getter(self, account: Account, cutoff: Cutoff, api_version: str) -> stripe_lookup.Get:
         sdk = self._clients.of(account).transport.client
 
         def get(path: str, query: Mapping[str, Any]) -> Answer:
             options = {"stripe_version": api_version, "max_network_retries": 0}
-            with exchange("get", path, cutoff) as wire:
-                reason = ""
-                try:
-                    sdk.raw_request("get", path, **query, **options)
-                except Exception as error:
-                    reason = cause_of(error)
-                if wire.answer is None or wire.answer.body is None:
-                    raise stripe_lookup.Unread(f"no_answer:{reason}")
-                return wire.answer
+            return answered(path, cutoff, lambda: sdk.raw_request("get", path, **query, **options))
 
         return get
 
     def _check_owner(self, call: Call) -> None:
-        """Raises ``Unread`` where the credential is of another account: a key that one account
-        knows is new to the other, and the other's lists are complete and prove nothing."""
         account = call.account
-        client = self._clients.of(account)
-        if not account.vendor_account or client.may_not_ask:
-            return
-        try:
-            identity = self._identity(account, call.cutoff, call.api_version)
-        except stripe_lookup.Unread as unread:
-            if unread.reason != "http_403":
-                raise
-            # A restricted key without the right to read the account: nothing speaks against it.
-            client.may_not_ask = True
-            return
-        if identity != account.vendor_account:
-            raise stripe_lookup.Unread("credential_of_other_account", pause=True)
+        self._clients.of(account).check_owner(
+            account, lambda: self._asked_identity(account, call.cutoff, call.api_version)
+        )
 
     def _identity(self, account: Account, cutoff: Cutoff, api_version: str) -> str:
-        def ask() -> str:
-            answer = self._getter(account, cutoff, api_version)("/v1/account", {})
-            document = parsed(answer.body or b"")
-            stripe_lookup.check(answer, document)
-            return text(mapping(document).get("id"))
+        return self._clients.of(account).identified(
+            lambda: self._asked_identity(account, cutoff, api_version)
+        )
 
-        identity = self._clients.of(account).identified(ask)
+    def _asked_identity(self, account: Account, cutoff: Cutoff, api_version: str) -> str:
+        answer = self._getter(account, cutoff, api_version)("/v1/account", {})
+        document = parsed(answer.body or b"")
+        check(answer, readable=document is not None)
+        identity = text(mapping(document).get("id"))
         if not identity:
-            raise stripe_lookup.Unread("unreadable_answer")
+            raise Unread("unreadable_answer")
         return identity
 
     def _new_sdk(self, account: Account) -> _Sdk:

@@ -7,15 +7,14 @@ tell a conflict, a stored error and a lost answer apart only in part.
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from email.utils import parsedate_to_datetime
 from typing import Any
 
-from outbox.contract import Account, Call
+from outbox.contract import Call
 from outbox.outcomes import Lost, NotSent, Outcome, Reading, Receipt, Refused, Standing, Wire
+from vendors.reads import date_of, retry_after_s, wrong_mode
 from vendors.stripe_reading import KINDS, classify, mapping, text
 
 # Errors that only execution can find: such a 400 is stored under the key like any other result.
@@ -46,7 +45,6 @@ EXECUTED_CODES = frozenset(
 _MEASURED_AMOUNT = frozenset({"refunds.create", "payment_intents.capture", "transfers.create"})
 _REFUSING_TYPES = frozenset({"invalid_request_error", "card_error"})
 _WORD = re.compile(r"[A-Za-z0-9_.-]{1,80}")
-_LONGEST_WAIT_S = 3600.0
 
 
 def outcome_of(call: Call, status: int, headers: Mapping[str, str], body: bytes) -> Outcome:
@@ -72,7 +70,7 @@ def _outcome_of(
         return Lost("key_mismatch", veto="key_mismatch", wire=wire)
     throttled = status == 429 or (status == 400 and code == "rate_limit")
     if throttled and wire.should_retry is not False:
-        return NotSent(code, throttled=True, retry_after_s=_retry_after_s(headers), wire=wire)
+        return NotSent(code, throttled=True, retry_after_s=retry_after_s(headers), wire=wire)
     if status in (401, 403) and not wire.replayed:
         return NotSent(code, pause=True, wire=wire)
     if status in (400, 402, 403, 404) and kind in _REFUSING_TYPES:
@@ -109,19 +107,6 @@ def word_of(error: Mapping[str, Any]) -> str:
         if _WORD.fullmatch(word):
             return word
     return "unnamed"
-
-
-def date_of(headers: Mapping[str, str]) -> int:
-    """Stripe's clock at the answer, in seconds since the epoch; 0 where it does not say."""
-    try:
-        return int(parsedate_to_datetime(headers.get("Date") or "").timestamp())
-    except (ValueError, TypeError, OverflowError):
-        return 0
-
-
-def wrong_mode(account: Account, livemode: bool | None) -> bool:
-    """Whether an object is of the other mode; some objects (refunds) do not say theirs."""
-    return livemode is not None and livemode != (account.mode == "live")
 
 
 def target_of(call: Call) -> str:
@@ -188,13 +173,3 @@ def _undecided(status: int, code: str, wire: Wire) -> Lost:
 def _seen_at(headers: Mapping[str, str], wire: Wire) -> int:
     """A replay shows the object as it was at first: the time of the answer would make it newer."""
     return 0 if wire.replayed else date_of(headers)
-
-
-def _retry_after_s(headers: Mapping[str, str]) -> float | None:
-    try:
-        seconds = float(headers.get("Retry-After") or "")
-    except ValueError:
-        return None
-    if not math.isfinite(seconds) or seconds < 0:
-        return None
-    return min(seconds, _LONGEST_WAIT_S)

@@ -12,7 +12,8 @@ from typing import Any
 
 from outbox.contract import Call
 from outbox.outcomes import Absent, Found, LookUp, Reading, Standing, Unreadable
-from vendors.stripe_answers import date_of, is_ours, parsed, target_of, wrong_mode
+from vendors.reads import Unread, check, date_of, wrong_mode
+from vendors.stripe_answers import is_ours, parsed, target_of
 from vendors.stripe_reading import KINDS, classify, mapping, text
 from vendors.wire import Answer
 
@@ -77,15 +78,6 @@ EVENTS: Mapping[str, tuple[str, ...]] = {
     "refunds.create": ("refund.created",),
     "transfers.create": ("transfer.created",),
 }
-
-
-class Unread(Exception):
-    """A read that says nothing of the write; ``pause`` for refused credentials."""
-
-    def __init__(self, reason: str, *, pause: bool = False) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.pause = pause
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +213,7 @@ def _one(get: Get, call: Call, object_id: str) -> Reading | None:
     document = parsed(answer.body or b"")
     if answer.status == 404 and "error" in mapping(document):
         return None
-    check(answer, document)
+    check(answer, readable=document is not None)
     return _read_retrieved(call, mapping(document), date_of(answer.headers))
 
 
@@ -243,7 +235,7 @@ def _pages(
         page = {**query, "limit": _PAGE_SIZE, **({"starting_after": after} if after else {})}
         answer = get(path, page)
         document = parsed(answer.body or b"")
-        check(answer, document)
+        check(answer, readable=document is not None)
         listed, more = mapping(document).get("data"), mapping(document).get("has_more")
         if not isinstance(listed, list) or not isinstance(more, bool):
             raise Unread("a list that cannot be read")
@@ -256,11 +248,3 @@ def _pages(
             raise Unread("a list that does not go on")
         after = last
     raise Unread("too many pages")
-
-
-def check(answer: Answer, document: Mapping[str, Any] | None) -> None:
-    """Raises ``Unread`` unless a read was answered with an object."""
-    if answer.status in (401, 403):
-        raise Unread(f"http_{answer.status}", pause=True)
-    if answer.status != 200 or document is None:
-        raise Unread(f"http_{answer.status}" if answer.status != 200 else "unreadable_answer")

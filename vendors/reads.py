@@ -1,0 +1,80 @@
+"""Reads at an HTTP vendor, whichever it is: one that failed says nothing of any write."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from email.utils import parsedate_to_datetime
+from typing import TypeVar
+
+from outbox.contract import Account, Cutoff
+from outbox.outcomes import Unreadable
+from vendors.wire import Answer, cause_of, exchange
+
+_LONGEST_WAIT_S = 3600.0
+
+T = TypeVar("T")
+
+
+class Unread(Exception):
+    """A read that says nothing of the write; ``pause`` for refused credentials."""
+
+    def __init__(self, reason: str, *, pause: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.pause = pause
+
+
+def answered(path: str, cutoff: Cutoff, send: Callable[[], object]) -> Answer:
+    """The answer to one GET, which ``send`` sends, read to its end. Raises ``Unread``."""
+    with exchange("get", path, cutoff) as wire:
+        reason = ""
+        try:
+            send()
+        except Exception as error:
+            reason = cause_of(error)
+        if wire.answer is None or wire.answer.body is None:
+            raise Unread(f"no_answer:{reason}")
+        return wire.answer
+
+
+def check(answer: Answer, *, readable: bool) -> None:
+    """Raises ``Unread`` unless a read was answered with a document (``readable``)."""
+    if answer.status in (401, 403):
+        raise Unread(f"http_{answer.status}", pause=True)
+    if answer.status != 200 or not readable:
+        raise Unread(f"http_{answer.status}" if answer.status != 200 else "unreadable_answer")
+
+
+def told(read: Callable[[], T]) -> T | Unreadable:
+    """What a read tells, or why it tells nothing."""
+    try:
+        return read()
+    except Unread as unread:
+        return Unreadable(unread.reason, unread.pause)
+    except Exception as error:
+        return Unreadable(f"unreadable:{type(error).__name__}")
+
+
+def date_of(headers: Mapping[str, str]) -> int:
+    """The vendor's clock at an answer, in seconds since the epoch; 0 where it does not say."""
+    try:
+        return int(parsedate_to_datetime(headers.get("Date") or "").timestamp())
+    except (ValueError, TypeError, OverflowError):
+        return 0
+
+
+def retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """How long the vendor asks to be left alone, an hour at the most."""
+    try:
+        seconds = float(headers.get("Retry-After") or "")
+    except ValueError:
+        return None
+    if not math.isfinite(seconds) or seconds < 0:
+        return None
+    return min(seconds, _LONGEST_WAIT_S)
+
+
+def wrong_mode(account: Account, livemode: bool | None) -> bool:
+    """Whether an object is of the other mode; many do not say theirs."""
+    return livemode is not None and livemode != (account.mode == "live")
