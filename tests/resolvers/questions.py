@@ -1,4 +1,4 @@
-"""Questions in groups: asked, paged, and what a target was told of them."""
+"""Questions: asked, held, paged, and what a target was told of them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from outbox.policy import Policy
+from resolvers import holding
 from resolvers.page import Pager
 from resolvers.paging import page_once
 from tests.resolvers.ledger import Ledger
@@ -18,6 +19,16 @@ LEAST = Policy().page_group_from
 def ask(ledger: Ledger, count: int = 1, **given: Any) -> list[UUID]:
     """That many new questions."""
     return [ledger.escalate(ledger.intent(**given)) for _ in range(count)]
+
+
+def hold(ledger: Ledger, verb: str, question: object, for_s: float) -> None:
+    """What a person types: ``ack`` or ``mute``."""
+    if verb == "ack":
+        holding.ack(
+            ledger.store, ledger.directory, str(question), by="ann", reason="mine", for_s=for_s
+        )
+    else:
+        holding.mute(ledger.store, str(question), by="ann", reason="known", for_s=for_s)
 
 
 def page(ledger: Ledger, pagers: Sequence[Pager], after_s: float = 0.0) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -30,12 +30,6 @@ CHECKOUT = WriteTool(
     identity=("order",),
     request=lambda args: {"mode": "payment", "client_reference_id": args["order"]},
 )
-
-
-@pytest.fixture
-def ledger(database: str) -> Iterator[Ledger]:
-    with open_ledger(database) as opened:
-        yield opened
 
 
 def row_of(ledger: Ledger, intent_id: UUID) -> Intent:

@@ -2,26 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
-import pytest
-
 from resolvers.paging import page_once
-from tests.resolvers.ledger import Ledger, open_ledger
-from tests.resolvers.page_target import Target, page_target, pagers_of
-
-
-@pytest.fixture
-def ledger(database: str) -> Iterator[Ledger]:
-    with open_ledger(database) as found:
-        yield found
-
-
-@pytest.fixture
-def first() -> Iterator[Target]:
-    with page_target() as found:
-        yield found
+from tests.resolvers.ledger import Ledger
+from tests.resolvers.page_target import Target, pagers_of
 
 
 def test_a_page_says_whose_and_what_to_type_and_nothing_personal(

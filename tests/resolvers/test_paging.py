@@ -6,41 +6,21 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 
 import pytest
 
 from resolvers.paging import page_once
-from tests.resolvers.ledger import Ledger, open_ledger
+from tests.resolvers.ledger import Ledger
 from tests.resolvers.page_target import (
     KEYS,
     Answer,
     Died,
     DiesAfterSending,
     Target,
-    page_target,
     pagers_of,
 )
 
 HOLD_S = 60.0
-
-
-@pytest.fixture
-def ledger(database: str) -> Iterator[Ledger]:
-    with open_ledger(database) as found:
-        yield found
-
-
-@pytest.fixture
-def first() -> Iterator[Target]:
-    with page_target() as found:
-        yield found
-
-
-@pytest.fixture
-def second() -> Iterator[Target]:
-    with page_target() as found:
-        yield found
 
 
 def test_a_row_past_its_ttl_is_paged_once_however_often_and_however_many_look(

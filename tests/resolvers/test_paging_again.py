@@ -4,48 +4,19 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from outbox.settings import Settings
-from resolvers import holding
 from resolvers.doctoring import findings
 from resolvers.pagers import parse
 from resolvers.paging import page_once
-from tests.resolvers.ledger import Ledger, open_ledger
-from tests.resolvers.page_target import Answer, Target, file_pager, page_target, pagers_of
+from tests.resolvers.ledger import Ledger
+from tests.resolvers.page_target import Answer, Target, file_pager, pagers_of
+from tests.resolvers.questions import hold
 
 HOUR_S = 3600.0
-
-
-@pytest.fixture
-def ledger(database: str) -> Iterator[Ledger]:
-    with open_ledger(database) as found:
-        yield found
-
-
-@pytest.fixture
-def first() -> Iterator[Target]:
-    with page_target() as found:
-        yield found
-
-
-@pytest.fixture
-def second() -> Iterator[Target]:
-    with page_target() as found:
-        yield found
-
-
-def hold(ledger: Ledger, verb: str, escalation: object, for_s: float) -> None:
-    """What a person types."""
-    if verb == "ack":
-        holding.ack(
-            ledger.store, ledger.directory, str(escalation), by="ann", reason="mine", for_s=for_s
-        )
-    else:
-        holding.mute(ledger.store, str(escalation), by="ann", reason="known", for_s=for_s)
 
 
 @pytest.mark.parametrize("verb", ["ack", "mute"])

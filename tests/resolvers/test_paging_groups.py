@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,8 +13,8 @@ from outbox.policy import Policy
 from outbox.store import vitals
 from resolvers.pagers import parse
 from resolvers.paging import page_once
-from tests.resolvers.ledger import Ledger, open_ledger
-from tests.resolvers.page_target import Answer, Target, file_pager, page_target, pagers_of
+from tests.resolvers.ledger import Ledger
+from tests.resolvers.page_target import Answer, Target, file_pager, pagers_of
 from tests.resolvers.questions import LEAST, ask, groups, page, triggers
 
 HOUR_S = 3600.0
@@ -23,16 +22,9 @@ DAY_S = 24 * HOUR_S
 
 
 @pytest.fixture
-def ledger(database: str) -> Iterator[Ledger]:
+def ledger_policy() -> Policy:
     """Real periods and thresholds."""
-    with open_ledger(database, Policy()) as found:
-        yield found
-
-
-@pytest.fixture
-def first() -> Iterator[Target]:
-    with page_target() as found:
-        yield found
+    return Policy()
 
 
 def test_a_larger_amount_is_told_at_once_although_its_group_was_shown(

@@ -2,39 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from resolvers import page_post
 from resolvers.paging import page_once
-from tests.resolvers.ledger import Ledger, open_ledger
-from tests.resolvers.page_target import Answer, Target, page_target, pagers_of
-
-
-@pytest.fixture
-def ledger(database: str) -> Iterator[Ledger]:
-    with open_ledger(database) as found:
-        yield found
-
-
-@pytest.fixture
-def first() -> Iterator[Target]:
-    with page_target() as found:
-        yield found
-
-
-@pytest.fixture
-def second() -> Iterator[Target]:
-    with page_target() as found:
-        yield found
+from tests.resolvers.ledger import Ledger
+from tests.resolvers.page_target import Answer, Target, pagers_of
 
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        page_post, "SEND_TIMEOUT_S", 2.0
-    )  # an answer on a busy machine is none that hung
+    # Long enough that an answer on a busy machine is none that hung.
+    monkeypatch.setattr(page_post, "SEND_TIMEOUT_S", 2.0)
 
 
 def test_twenty_pages_wait_once_for_a_target_that_hangs(ledger: Ledger, first: Target) -> None:

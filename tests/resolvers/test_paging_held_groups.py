@@ -2,42 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
 
 from outbox import Denied
 from outbox.policy import Policy
 from resolvers import holding
-from tests.resolvers.ledger import Ledger, open_ledger
-from tests.resolvers.page_target import Target, page_target, pagers_of
-from tests.resolvers.questions import LEAST, ask, groups, page, triggers
+from tests.resolvers.ledger import Ledger
+from tests.resolvers.page_target import Target, pagers_of
+from tests.resolvers.questions import LEAST, ask, groups, hold, page, triggers
 
 HOUR_S = 3600.0
 DAY_S = 24 * HOUR_S
 
 
 @pytest.fixture
-def ledger(database: str) -> Iterator[Ledger]:
+def ledger_policy() -> Policy:
     """Real periods and thresholds."""
-    with open_ledger(database, Policy()) as found:
-        yield found
-
-
-@pytest.fixture
-def first() -> Iterator[Target]:
-    with page_target() as found:
-        yield found
-
-
-def hold(ledger: Ledger, verb: str, group: dict[str, Any], for_s: float = DAY_S) -> None:
-    if verb == "ack":
-        holding.ack(
-            ledger.store, ledger.directory, str(group["id"]), by="ann", reason="mine", for_s=for_s
-        )
-    else:
-        holding.mute(ledger.store, str(group["id"]), by="ann", reason="known", for_s=for_s)
+    return Policy()
 
 
 @pytest.mark.parametrize("verb", ["mute", "ack"])
@@ -48,7 +29,7 @@ def test_a_question_that_comes_after_its_group_was_muted_pages_by_itself(
     ask(ledger, LEAST)
     page(ledger, pagers)
     (group,) = groups(ledger)
-    hold(ledger, verb, group)
+    hold(ledger, verb, group["id"], DAY_S)
     (late,) = ask(ledger, amount=99_999_900)
     page(ledger, pagers, 5.0)
     assert triggers(first)[1:] == [(f"outbox:{late}:ttl", None, "")]
@@ -63,7 +44,7 @@ def test_many_questions_that_come_after_a_mute_are_one_page_of_a_group_of_their_
     known = ask(ledger, LEAST)
     page(ledger, pagers)
     (group,) = groups(ledger)
-    hold(ledger, "mute", group)
+    hold(ledger, "mute", group["id"], DAY_S)
     ledger.forward(60)
     late = ask(ledger, 40)
     page(ledger, pagers)
@@ -93,7 +74,7 @@ def test_a_muted_group_tells_of_its_own_questions_when_that_ends_and_closes_with
     known = ask(ledger, LEAST)
     page(ledger, pagers)
     (group,) = groups(ledger)
-    hold(ledger, "mute", group, HOUR_S)
+    hold(ledger, "mute", group["id"], HOUR_S)
     ledger.forward(60)
     ask(ledger, 9)
     page(ledger, pagers)
@@ -113,7 +94,7 @@ def test_a_second_mute_does_not_swallow_what_comes_after_it_either(
     for number in range(3):
         ask(ledger, LEAST + number)
         page(ledger, pagers, 60)
-        hold(ledger, "mute", groups(ledger)[-1])
+        hold(ledger, "mute", groups(ledger)[-1]["id"], DAY_S)
         ledger.forward(60)
     assert [count for _, count, _ in triggers(first)] == [LEAST, LEAST + 1, LEAST + 2]
     assert len({row["holder"] for row in groups(ledger)}) == 3
@@ -127,7 +108,7 @@ def test_a_mute_covers_a_question_that_was_open_and_waited_and_tells_of_it_when_
     page(ledger, pagers)
     ask(ledger)
     page(ledger, pagers)
-    hold(ledger, "mute", groups(ledger)[0], 2 * HOUR_S)
+    hold(ledger, "mute", groups(ledger)[0]["id"], 2 * HOUR_S)
     page(ledger, pagers, 2 * HOUR_S - 60)
     assert len(triggers(first)) == 1
     page(ledger, pagers, 120)

@@ -3,36 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from outbox.policy import Policy
 from resolvers.paging import page_once
-from tests.resolvers.ledger import Ledger, open_ledger
-from tests.resolvers.page_target import Answer, Target, file_pager, page_target, pagers_of
+from tests.resolvers.ledger import Ledger
+from tests.resolvers.page_target import Answer, Target, file_pager, pagers_of
 
 HOUR_S = 3600.0
 
 
 @pytest.fixture
-def ledger(database: str) -> Iterator[Ledger]:
+def ledger_policy() -> Policy:
     """Real periods and thresholds."""
-    with open_ledger(database, Policy()) as found:
-        yield found
-
-
-@pytest.fixture
-def first() -> Iterator[Target]:
-    with page_target() as found:
-        yield found
-
-
-@pytest.fixture
-def second() -> Iterator[Target]:
-    with page_target() as found:
-        yield found
+    return Policy()
 
 
 def test_a_question_asked_while_there_was_no_pager_is_paged_once_there_is_one(

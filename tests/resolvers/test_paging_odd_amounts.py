@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from outbox.policy import Policy
-from tests.resolvers.ledger import Ledger, open_ledger
+from tests.resolvers.ledger import Ledger
 from tests.resolvers.page_target import page_target, pagers_of
 from tests.resolvers.questions import LEAST, ask, groups, page, triggers
 
 
 @pytest.fixture
-def ledger(database: str) -> Iterator[Ledger]:
-    with open_ledger(database, Policy()) as found:
-        yield found
+def ledger_policy() -> Policy:
+    """Real periods and thresholds."""
+    return Policy()
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
@@ -16,13 +15,12 @@ from outbox.policy import Policy
 from resolvers import holding
 from resolvers.escalating import escalate_once
 from resolvers.paging import page_once
-from tests.resolvers.ledger import ARGS, CHARGE, Ledger, open_ledger
+from tests.resolvers.ledger import ARGS, CHARGE, Ledger
 from tests.resolvers.page_target import (
     Died,
     DiesAfterSending,
     Target,
     file_pager,
-    page_target,
     pagers_of,
 )
 
@@ -31,16 +29,9 @@ HOUR_S = 3600.0
 
 
 @pytest.fixture
-def ledger(database: str) -> Iterator[Ledger]:
+def ledger_policy() -> Policy:
     """Real periods and thresholds."""
-    with open_ledger(database, Policy()) as found:
-        yield found
-
-
-@pytest.fixture
-def first() -> Iterator[Target]:
-    with page_target() as found:
-        yield found
+    return Policy()
 
 
 def record(ledger: Ledger, rows: int, first_number: int = 0) -> list[UUID]:
