@@ -30,7 +30,10 @@ from tests.workers.floor import CARD, CHARGE, SECRET, Floor, open_floor, query, 
 from vendors.sandbox.client import Sandbox
 from workers.servers import Servers
 
-pytestmark = pytest.mark.skipif(program() is None, reason="PgBouncer is not installed")
+pytestmark = [
+    pytest.mark.heavy,
+    pytest.mark.skipif(program() is None, reason="PgBouncer is not installed"),
+]
 SCOPE = Scope(tenant="acme", run_id="run")
 # What the caller's own driver needs behind such a pooler; nothing of it is ours.
 UNPREPARED = {"prepare_threshold": None}

@@ -15,7 +15,7 @@ from psycopg.rows import dict_row
 from outbox import Scope
 from outbox.errors import NotFound
 from outbox.outcomes import Refused
-from outbox.store import claims, escalations, intents, records, settlements
+from outbox.store import claims_sql, escalations, intents, records, settlements
 from outbox.store.records import Ended
 from tests.privacy.logins import Login, Logins, open_logins
 from tests.store.book import CHARGE, ONCE, TURN, Book, charge, plain, receipt
@@ -429,7 +429,7 @@ def test_the_workers_claim_is_planned_as_without_any_policy(teams: Teams, logins
 
     def plan() -> list[list[str]]:
         found: list[list[str]] = []
-        for pair in (claims._BATCH, claims._LANE_BATCH, claims._SOLO):
+        for pair in (claims_sql.BATCH, claims_sql.LANE_BATCH, claims_sql.SOLO):
             for sql in pair.values():
                 with worker.store.transaction() as tx:
                     rows = tx.all(f"EXPLAIN (COSTS OFF, VERBOSE) {sql}", values)

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from outbox.errors import Busy
-from outbox.store import claims
+from outbox.store import claims_sql
 from outbox.store.claims import Claimer
 from outbox.store.connection import Store, Transaction
 from tests.store.book import ACCOUNT, LANED, Book
@@ -124,7 +124,7 @@ def test_lanes_that_cannot_be_read_in_time_hold_up_no_row_without_one(book: Book
     scan = claimer._scan
 
     def slow(sql: Any, limit: int, start: str, place: Any) -> Any:
-        if sql in claims._LANE_BATCH.values():
+        if sql in claims_sql.LANE_BATCH.values():
             with book.store.transaction() as tx:
                 tx.run("SET LOCAL statement_timeout = 1")
                 tx.run("SELECT pg_sleep(60)")

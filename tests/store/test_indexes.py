@@ -13,7 +13,7 @@ from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
 from outbox.store import (
-    claims,
+    claims_sql,
     doubt,
     epochs,
     held,
@@ -158,9 +158,9 @@ def _claim_params(book: Book) -> Mapping[str, Any]:
 CLAIMS = {
     f"{name}, probing {probing}": sql
     for name, pair in (
-        ("batch", claims._BATCH),
-        ("lanes", claims._LANE_BATCH),
-        ("alone", claims._SOLO),
+        ("batch", claims_sql.BATCH),
+        ("lanes", claims_sql.LANE_BATCH),
+        ("alone", claims_sql.SOLO),
     )
     for probing, sql in pair.items()
 }
@@ -234,7 +234,7 @@ def test_a_paused_gates_backlog_costs_the_claim_nothing(crowded: Book) -> None:
         )
         connection.execute("ANALYZE outbox.intents")
         params = _claim_params(crowded)
-        sql = "EXPLAIN (ANALYZE, FORMAT JSON) " + claims._BATCH[False]
+        sql = "EXPLAIN (ANALYZE, FORMAT JSON) " + claims_sql.BATCH[False]
         (row,) = connection.execute(sql.encode(), {**params, "known": _known(crowded)}).fetchall()
         connection.rollback()
     touched: list[float] = []
@@ -271,7 +271,7 @@ def test_a_snapshot_that_pins_vacuum_is_seen_and_the_claim_stays_on_its_index(
             crowded.sql("UPDATE outbox.intents SET note = 'x' WHERE settled_at IS NULL")
         claimer = crowded.claimer()
         params = {**claimer._params, "limit": 64, "cursor": ""}
-        found = scans(crowded, lambda tx: tx.all(claims._BATCH[False], params))
+        found = scans(crowded, lambda tx: tx.all(claims_sql.BATCH[False], params))
         assert "intents" not in found
         with crowded.store.transaction() as tx:
             assert vitals.gauges(tx)["oldest_snapshot_s"] > 0

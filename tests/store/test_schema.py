@@ -14,6 +14,7 @@ from psycopg.errors import CheckViolation, InsufficientPrivilege, RaiseException
 from outbox import schema
 from outbox.errors import Busy
 from outbox.store import (
+    claims_sql,
     doubt,
     escalations,
     inbox,
@@ -210,9 +211,7 @@ def test_a_worker_may_do_all_that_its_jobs_do(book: Book) -> None:
 
 
 def _claims() -> Iterator[Any]:
-    from outbox.store import claims
-
-    for pair in (claims._BATCH, claims._LANE_BATCH, claims._SOLO):
+    for pair in (claims_sql.BATCH, claims_sql.LANE_BATCH, claims_sql.SOLO):
         yield from pair.values()
 
 
