@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from datetime import datetime
 from typing import assert_never
 
@@ -22,7 +22,16 @@ from outbox.store import doubt, intents, switches
 from outbox.store.connection import Store, Transaction
 from outbox.store.intents import Intent
 from outbox.store.moves import Change, Moved, apply, contradict
-from resolvers.decide import Contradict, Decision, Evidence, Resend, Settle, Wait, decide
+from resolvers.decide import (
+    Contradict,
+    Decision,
+    Evidence,
+    Resend,
+    Settle,
+    Wait,
+    decide,
+    window_end,
+)
 from resolvers.directory import Directory
 from resolvers.evidence import apply_reading, look_up
 from vendors.watchdog import Watchdog
@@ -32,17 +41,26 @@ ACTOR = "resolver"
 
 
 class Looker:
-    """The look-up threads of one process."""
+    """The look-up threads of one process, and the watch over their reads: its own, unless it is
+    given others."""
 
-    def __init__(self, store: Store, directory: Directory, *, threads: int = 16) -> None:
+    def __init__(
+        self,
+        store: Store,
+        directory: Directory,
+        *,
+        threads: int = 16,
+        pool: Executor | None = None,
+        watchdog: Watchdog | None = None,
+    ) -> None:
         self._store = store
         self._directory = directory
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="outbox-look")
+        self._pool = pool or ThreadPoolExecutor(threads, thread_name_prefix="outbox-look")
         self._free = threading.Semaphore(threads)
         self._threads = threads
         self._prefixes = directory.gate_prefixes()
         self._hold_s = directory.policy.look_hold_s()
-        self._watchdog = Watchdog()
+        self._watchdog = watchdog or Watchdog()
         self._running: set[Future[None]] = set()
 
     def tick(self, budget_s: float) -> int:
@@ -132,12 +150,16 @@ class Looker:
             current = intents.lock(tx, row.id)
             if current is None or current.version != row.version:
                 raise Moved(str(row.id))
+            end = window_end(current, contract, self._directory.policy)
+            if end is not None and end != current.window_ends_at:
+                current = doubt.shorten_window(tx, current, end)
             evidence = Evidence(
                 look=look,
                 began_at=began_at,
                 paused=switches.is_closed(tx, row.gate) or switches.clock_is_doubted(tx),
                 person_is_looking=doubt.person_is_looking(tx, row.id),
                 escalated=doubt.is_escalated(tx, row.id),
+                unsendable=self._directory.unsendable(current) is not None,
             )
             decision = decide(current, evidence, contract, self._directory.policy, intents.now(tx))
             self._act(tx, current, began_at, look, decision)
@@ -175,6 +197,8 @@ class Looker:
                 )
             case Wait():
                 self._wait(tx, row, began_at, decision)
+                if isinstance(look, Unreadable):
+                    doubt.note_unreadable(tx, row.id, look.reason, by=ACTOR)
             case _:
                 assert_never(decision)
 
@@ -200,7 +224,7 @@ class Looker:
             return Unreadable("the account is not the one the intent was sent for")
         try:
             with self._watchdog.limit(self._directory.policy.look_deadline_s) as cutoff:
-                return read(vendor, row.call(account, cutoff))
+                return read(vendor, row.call_to_read(account, cutoff))
         except Exception as error:
             return Unreadable(f"the adapter failed: {type(error).__name__}")
 

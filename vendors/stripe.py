@@ -64,9 +64,17 @@ class StripeVendor:
     """Stripe's API v1. Safe to use from many threads; after a fork each process makes its own
     clients (a pooled socket shared by two processes mixes up their answers)."""
 
-    def __init__(self, contract: VendorContract, *, connect_s: float, read_s: float) -> None:
+    def __init__(
+        self,
+        contract: VendorContract,
+        *,
+        connect_s: float,
+        read_s: float,
+        transport: Callable[[bool], Sessions] = Sessions,
+    ) -> None:
         self._contract = contract
         self._timeout_s = (connect_s, read_s)
+        self._transport = transport
         self._clients = Clients(self._new_sdk)
 
     @property
@@ -133,7 +141,7 @@ class StripeVendor:
         return stripe_webhook.facts(body)
 
     def classify(
-        self, operation: str, document: Mapping[str, Any], params: Mapping[str, Any]
+        self, operation: str, document: Mapping[str, Any], params: Mapping[str, Any] | None
     ) -> Reading | None:
         """The one reading of an object for an operation; None where it is no such object."""
         return classify(operation, document, params)
@@ -190,7 +198,7 @@ class StripeVendor:
 
     def _new_sdk(self, account: Account) -> _Sdk:
         _silence_sdk()
-        sessions = Sessions(direct=bool(account.base_url))
+        sessions = self._transport(bool(account.base_url))
         transport = stripe.RequestsClient(
             timeout=self._timeout_s, session=cast(Session, sessions), verify_ssl_certs=True
         )

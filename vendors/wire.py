@@ -97,7 +97,8 @@ def in_exchange() -> bool:
     return getattr(_current, "exchange", None) is not None
 
 
-def _exchange() -> Exchange:
+def current_exchange() -> Exchange:
+    """The exchange that this thread is in; there must be one."""
     assert in_exchange(), "a request outside any exchange"
     return cast(Exchange, _current.exchange)
 
@@ -152,7 +153,7 @@ class _Gate:
         if connection.sock is None:
             connection.connect()
         self._used_at_s = time.monotonic()
-        _exchange().start(connection.sock, method, url, headers or {})
+        current_exchange().start(connection.sock, method, url, headers or {})
         super().request(method, url, body=body, headers=headers, **options)  # type: ignore[misc]
 
 
@@ -200,7 +201,7 @@ class _Adapter(HTTPAdapter):
 
     def build_response(self, req: Any, resp: Any) -> requests.Response:
         response = super().build_response(req, resp)
-        _exchange().answer = Answer(response.status_code, response.headers)
+        current_exchange().answer = Answer(response.status_code, response.headers)
         return response
 
 
@@ -210,7 +211,7 @@ class Sessions:
     ``direct``: ignore proxies from the environment (an address that was configured by hand).
     """
 
-    def __init__(self, *, direct: bool = False) -> None:
+    def __init__(self, direct: bool = False) -> None:
         self._direct = direct
         self._local = threading.local()
         self._lock = threading.Lock()
@@ -229,7 +230,7 @@ class Sessions:
         try:
             response = session.request(method, url, **options)
             body = _read(response)
-            answer = _exchange().answer
+            answer = current_exchange().answer
             assert answer is not None
             answer.body = body
             kept = method.upper() != "GET" and 200 <= response.status_code < 300

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import queue
+from collections.abc import Callable
 from typing import Any
 
 from outbox.contract import TooLate
 from outbox.outcomes import Lost, Outcome
 from outbox.store.intents import Intent
 from vendors.watchdog import Cut
-from workers.monotonic import since_boot_s
 
 
 class Flight(Cut):
@@ -20,7 +20,13 @@ class Flight(Cut):
     """
 
     def __init__(
-        self, intent: Intent, *, start_by: float, deadline_s: float, results: Results
+        self,
+        intent: Intent,
+        *,
+        start_by: float,
+        deadline_s: float,
+        results: Results,
+        since_boot_s: Callable[[], float],
     ) -> None:
         super().__init__()
         self.intent = intent
@@ -28,10 +34,11 @@ class Flight(Cut):
         self.deadline_s = deadline_s
         self.reported = False  # a flight that was cut reports twice; its place is freed once
         self._results = results
+        self._since_boot_s = since_boot_s
 
     def may_start(self) -> bool:
         """Whether the claim's own time still allows a first byte."""
-        return since_boot_s() < self.start_by
+        return self._since_boot_s() < self.start_by
 
     def attach(self, sock: Any) -> None:
         """Called by the transport just before the first byte of the request."""

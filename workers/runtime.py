@@ -27,14 +27,16 @@ from resolvers.directory import Directory
 from resolvers.health import release
 from resolvers.identifying import identify
 from resolvers.looking import Looker
-from workers.monotonic import since_boot_s
+from workers.clock_watch import ClockWatch
 from workers.rounds import Rounds
-from workers.sender import Sender
+from workers.sender import STOP_SLACK_S, Sender
 
 _log = logging.getLogger(__name__)
 # Rows a process may hold connections for: the drain, the look-ups, the poll, one to spare.
 _CONNECTIONS = 12
 _LOOK_BUDGET_S = 2.0
+# How soon it is seen that the process was told to end.
+_TOLD_S = 0.25
 
 
 class Slots:
@@ -85,7 +87,7 @@ class Runtime:
         self.looker = Looker(self.store, self.directory)
         self._pagers = pagers.parse(settings)
         self._slots = slots
-        self._clock: tuple[float, float] | None = None
+        self.clock = ClockWatch(self.store, step_s=self.policy.clock_step_s)
         self._away: set[str] = set()
         self._jobs: dict[str, tuple[float, Callable[[], int]]] = {
             "expire": (self.policy.tick_expire_s, self._expire),
@@ -156,27 +158,11 @@ class Runtime:
                     tx, vendor, account.name, kind="pause", reason=problem, by=self.instance
                 )
 
-    def watch_clock(self) -> None:
-        """Compares the database's clock with the host's since the last look."""
-        with self.store.transaction() as tx:
-            before_s = since_boot_s()
-            at, timeline = switches.database_time(tx)
-            after_s = since_boot_s()
-            moved = switches.timeline_changed(tx, timeline)
-            if moved:
-                switches.doubt_clock(tx, f"the database is on a new timeline ({timeline})")
-            if after_s - before_s > 1:
-                return  # too slow an answer to tell a step by, now or next time
-            last, self._clock = self._clock, (at, before_s)
-            if last is None:
-                return
-            step_s = (at - last[0]) - (before_s - last[1])
-            if abs(step_s) > self.policy.clock_step_s:
-                switches.doubt_clock(tx, f"the database's clock stepped by {step_s:.1f} s")
-
     def close(self, limit_s: float | None = None) -> None:
         """Ends threads and connections; calls in flight were finished before, and look-ups have
-        until then."""
+        until then. Without any time left, none waits for the database any more."""
+        if limit_s is not None and limit_s <= 0:
+            self.store.cut()
         self.sender.close()
         self.looker.close(limit_s)
         self.directory.close()
@@ -218,10 +204,11 @@ class Poller:
                 ("identify", runtime.identify),
             )
         ]
+        self._ending = threading.Thread(target=self._end_in_time, name="outbox-end", daemon=True)
 
     def start(self) -> None:
         """Begins to poll."""
-        for thread in self._threads:
+        for thread in (*self._threads, self._ending):
             thread.start()
 
     def stop(self, limit_s: float | None = None) -> None:
@@ -243,8 +230,18 @@ class Poller:
                 # of it would leave this process without its poll.
                 _log.error("polling failed: %s", type(error).__name__)
 
+    def _end_in_time(self) -> None:
+        """A process that was told to end waits no longer than it may for a database that hangs."""
+        patience = threading.Event()
+        while not self._stopping():
+            patience.wait(_TOLD_S)
+            if self._ended.is_set() and not self._stopping():
+                return
+        patience.wait(self._runtime.policy.call_deadline_s + STOP_SLACK_S)
+        self._runtime.store.cut()
+
     def _send(self) -> None:
-        self._runtime.watch_clock()
+        self._runtime.clock.look()
         if self._runtime.due():
             self._runtime.drain()
 

@@ -10,7 +10,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from outbox.codec import Sealed
@@ -21,10 +20,9 @@ from outbox.store.claims import Claimer
 from outbox.store.connection import Store
 from outbox.store.intents import Intent
 from resolvers.directory import Directory
-from vendors.watchdog import Watchdog
 from workers.breaker import HANDED_BACK, TOO_LATE
 from workers.flight import Flight, Results, tells_more
-from workers.monotonic import since_boot_s
+from workers.means import Means
 from workers.recording import Recorder, Result
 
 _RECORD_AGAIN_S = 0.5
@@ -52,7 +50,9 @@ class Sender:
         owner: str,
         stopping: Callable[[], bool],
         jitter: Callable[[], float],
+        means: Means = Means(),  # noqa: B008 - frozen, and all it holds is functions
     ) -> None:
+        self._store = store
         self._directory = directory
         self._bell = bell
         self._stopping = stopping
@@ -60,11 +60,11 @@ class Sender:
         self._claimer_for = partial(Claimer, store, owner=owner, lease_s=self._policy.lease_s)
         self._sendable = directory.sendable()
         self._claimer = self._claimer_for(self._sendable)
-        self._pool = ThreadPoolExecutor(self._policy.threads, thread_name_prefix="outbox-send")
+        self._means = means
+        self._pool = means.pool(self._policy.threads)
         self._results: Results = queue.SimpleQueue()
-        self._watchdog = Watchdog()
+        self._watchdog = means.watchdog()
         self._recorder = Recorder(store, directory, probes=self._claimer.probes, jitter=jitter)
-        self._patience = threading.Event()
         self._busy = threading.Lock()
         self._in_flight = 0
         self._stop_by: float | None = None
@@ -154,6 +154,8 @@ class Sender:
         """Whether the process was told to end so long ago that it must not wait any more."""
         if not self._stopping():
             return False
+        if self._store.is_cut:
+            return True
         now = time.monotonic()
         if self._stop_by is None:
             self._stop_by = now + self._policy.call_deadline_s + STOP_SLACK_S
@@ -161,14 +163,14 @@ class Sender:
 
     def _claim(self) -> int:
         self._bell.answer()
-        began = since_boot_s()
+        began = self._means.since_boot_s()
         places = self._policy.threads - self._in_flight
         rows = self._claimer.claim(min(self._policy.batch, places))
         self._launch(rows, began)
         return len(rows)
 
     def _claim_alone(self) -> int:
-        began = since_boot_s()
+        began = self._means.since_boot_s()
         rows = self._claimer.claim_alone()
         self._launch(rows, began)
         while not self._is_idle() and not self._gave_up():
@@ -182,6 +184,7 @@ class Sender:
                 start_by=began + self._policy.start_limit_s,
                 deadline_s=self._policy.call_deadline_s,
                 results=self._results,
+                since_boot_s=self._means.since_boot_s,
             )
             self._in_flight += 1
             self._pool.submit(self._fly, flight)
@@ -233,7 +236,7 @@ class Sender:
             if not batch and self._in_flight:
                 batch = [self._results.get(timeout=wait_s)]
             elif not batch and self._held and (self._stopping() or self._is_held_briefly()):
-                self._patience.wait(wait_s)
+                self._means.pause(wait_s)
             while True:
                 batch.append(self._results.get_nowait())
         except queue.Empty:
@@ -256,4 +259,4 @@ class Sender:
             self._held_pause_s = _HELD_FIRST_S
         if left.away:
             self._unrecorded = left.away
-            self._patience.wait(_RECORD_AGAIN_S)
+            self._means.pause(_RECORD_AGAIN_S)

@@ -180,12 +180,12 @@ def test_a_stepped_clock_suspends_and_a_steady_one_does_not(
 ) -> None:
     clock = settable_clock(settings.database_url)
     with _runtime(settings, tmp_path) as runtime:
-        runtime.watch_clock()
+        runtime.clock.look()
         clock.advance(4)
-        runtime.watch_clock()
+        runtime.clock.look()
         assert query(settings.database_url, "SELECT kind FROM outbox.switches") == []
         clock.advance(-3600)
-        runtime.watch_clock()
+        runtime.clock.look()
         assert query(settings.database_url, "SELECT kind FROM outbox.switches") == [
             {"kind": "clock"}
         ]

@@ -16,7 +16,7 @@ from vendors.sandbox.execution import KINDS, Execution
 from vendors.sandbox.json_face import face_of, iso
 from vendors.sandbox.json_routes import BY_NAME as JSON_BY_NAME
 from vendors.sandbox.later import run_job
-from vendors.sandbox.ledger import Json, dumps, wall_s
+from vendors.sandbox.ledger import Json, dumps
 from vendors.sandbox.payments import move_payment_intent
 from vendors.sandbox.resources import BY_NAME
 from vendors.sandbox.server import Server
@@ -148,7 +148,7 @@ class Admin:
         seq = events.enqueue(
             self._ledger, ledger_name(p["account"]), event_id=event.get("id", ""),
             event_type=event.get("type", ""), url=p["url"], secrets=_secrets(p["secrets"]),
-            body=body.encode(), twist=twist, due_at=wall_s(),
+            body=body.encode(), twist=twist, due_at=self._ledger.wall_s(),
         )  # fmt: skip
         return {"seq": seq}
 

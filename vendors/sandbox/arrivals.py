@@ -16,7 +16,7 @@ from vendors.sandbox.faults import Fault, Faults, Picked
 from vendors.sandbox.json_face import credential_of, face_of, key_of
 from vendors.sandbox.json_routes import error_of
 from vendors.sandbox.json_routes import route as json_route
-from vendors.sandbox.ledger import Account, Ledger, dumps, wall_s
+from vendors.sandbox.ledger import Account, Ledger, dumps
 from vendors.sandbox.resources import Operation
 from vendors.sandbox.resources import route as stripe_route
 from vendors.sandbox.wire import Answer, Request
@@ -125,7 +125,7 @@ class Arrivals:
         settings = self._ledger.account(account) if account else Account()
         arrival = Arrival(
             request, self._ledger.new_id("req_"), account, platform, key, operation, object_id,
-            number, wall_s() + settings.clock_offset_s, settings, picked,
+            number, self._ledger.wall_s() + settings.clock_offset_s, settings, picked,
         )  # fmt: skip
         self._record(arrival, name, origin, body_read=not only)
         return arrival
@@ -137,7 +137,7 @@ class Arrivals:
             " api_version, at, arrived_at, attempt, origin, fault)"
             " values (?,?,?,?,?,?,?,?,?,?,?,?,?)",
             a.id, a.account, a.request.method, a.request.path, name, a.key, digest,
-            a.request.headers.get("stripe-version"), a.at, wall_s(), a.attempt, origin,
+            a.request.headers.get("stripe-version"), a.at, self._ledger.wall_s(), a.attempt, origin,
             str(a.picked) or None,
         )  # fmt: skip
 
@@ -147,7 +147,7 @@ class Arrivals:
             "update requests set status = ?, replayed = ?, should_retry = ?, answered_at = ?"
             " where id = ?",
             answer.status, answer.headers.get("Idempotent-Replayed") == "true",
-            answer.headers.get("Stripe-Should-Retry"), wall_s(), a.id,
+            answer.headers.get("Stripe-Should-Retry"), self._ledger.wall_s(), a.id,
         )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 from vendors.sandbox.execution import Execution
 from vendors.sandbox.faults import Faults, WebhookFault
 from vendors.sandbox.json_webhooks import rendered
-from vendors.sandbox.ledger import Json, Ledger, Row, dumps, wall_s
+from vendors.sandbox.ledger import Json, Ledger, Row, dumps
 
 SKEW_S = 600.0
 HOLD_S = 5.0
@@ -104,7 +104,7 @@ def _enqueue(ledger: Ledger, x: Execution, event: Json, endpoint: Row, twists: T
         secrets=json.loads(endpoint["secrets"]),
         body=body.encode(),
         twist=_signing(twists) | {"face": x.face},
-        due_at=wall_s() + (delay.after_s if delay else 0.0),
+        due_at=ledger.wall_s() + (delay.after_s if delay else 0.0),
         state="never" if "never" in twists else "waiting",
     )
 

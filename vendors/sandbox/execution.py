@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vendors.sandbox.errors import missing
-from vendors.sandbox.ledger import Json, Ledger, dumps, wall_s
+from vendors.sandbox.ledger import Json, Ledger, dumps
 
 # kind (the path under /v1) -> id prefix, `object`, and the name the SDK gives its parameter types
 KINDS: dict[str, tuple[str, str, str]] = {
@@ -128,7 +128,7 @@ class Execution:
             self.account, f"{obj['object']}.{verb}", obj["id"],
             obj.get("amount") if amount is None else amount, obj.get("currency"), self.key,
             metadata.get("outbox_id"), metadata.get("outbox_key"), outcome, self.request_id,
-            self.at, wall_s(),
+            self.at, self.ledger.wall_s(),
         )  # fmt: skip
 
     def update(self, obj: Json, **fields: Any) -> Json:

@@ -46,8 +46,8 @@ VENDOR_KINDS = {
     "unauthorized_401": "401, not executed",
     "forbidden_403": "403, not executed",
     "do_not_retry": "`status` (503) with Stripe-Should-Retry: false, not executed",
-    "pruned_early": "the key is forgotten before this request arrives",
-    "version_changed_replay": "a replay comes in another API version and other bytes",
+    "pruned_early": "the key is forgotten after_s after its first use, not after the window",
+    "version_changed_replay": "a replay is rendered in another API version: other fields, bytes",
 }
 REQUEST_KINDS = TRANSPORT_KINDS | VENDOR_KINDS
 # A wished status of an object, and what the mail server's face answers to a step.

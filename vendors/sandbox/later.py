@@ -12,7 +12,7 @@ from vendors.sandbox.execution import Execution
 from vendors.sandbox.faults import Fault, Faults, Picked
 from vendors.sandbox.json_face import face_of
 from vendors.sandbox.json_routes import BY_NAME as JSON_BY_NAME
-from vendors.sandbox.ledger import Json, Ledger, dumps, wall_s
+from vendors.sandbox.ledger import Json, Ledger, dumps
 from vendors.sandbox.params import validate
 from vendors.sandbox.reads import expanded
 from vendors.sandbox.resources import BY_NAME, Operation
@@ -41,7 +41,7 @@ def hold(
     }  # fmt: skip
     ledger.run(
         "insert into held (account, kind, due_at, job) values (?,?,?,?)",
-        a.account, kind, wall_s() + after_s, dumps(job),
+        a.account, kind, ledger.wall_s() + after_s, dumps(job),
     )  # fmt: skip
 
 

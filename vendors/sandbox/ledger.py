@@ -6,6 +6,7 @@ import hashlib
 import json
 import sqlite3
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -109,9 +110,11 @@ def wall_s() -> float:
 
 
 class Ledger:
-    """All SQL lives here and in the modules' own statements through `all`, `one` and `run`."""
+    """All SQL lives here and in the modules' own statements through `all`, `one` and `run`. `wall`
+    gives the unix seconds that everything here goes by; the accounts' clocks are set against it."""
 
-    def __init__(self, path: str, seed: int) -> None:
+    def __init__(self, path: str, seed: int, wall: Callable[[], float] = wall_s) -> None:
+        self.wall_s = wall
         # It holds what customers are called; SQLite's own files beside it take its mode.
         Path(path).touch(mode=0o600)
         Path(path).chmod(0o600)
@@ -184,7 +187,7 @@ class Ledger:
 
     def now(self, account: str) -> float:
         """The vendor's clock for this account, in unix seconds."""
-        return wall_s() + self.account(account).clock_offset_s
+        return self.wall_s() + self.account(account).clock_offset_s
 
     def new_id(self, prefix: str) -> str:
         """Unique for ever in this file; the same for the same seed, boot and order of calls."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vendors.sandbox.ledger import Json, Ledger, dumps, wall_s
+from vendors.sandbox.ledger import Json, Ledger, dumps
 
 
 def deliver(ledger: Ledger, account: str, mail: Json) -> Json:
@@ -17,6 +17,7 @@ def deliver(ledger: Ledger, account: str, mail: Json) -> Json:
     ledger.run(
         "insert into effects (account, kind, object_id, key, outbox_id, outcome, request_id, at,"
         " recorded_at) values (?,'mail.send',?,?,?,'applied',?,?,?)",
-        account, message["id"], message["id"], mail["outbox_id"], mail["request_id"], at, wall_s(),
+        account, message["id"], message["id"], mail["outbox_id"], mail["request_id"], at,
+        ledger.wall_s(),
     )  # fmt: skip
     return message

@@ -22,7 +22,7 @@ from typing import Any
 from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
 
 from vendors.sandbox.faults import Fault, Picked
-from vendors.sandbox.ledger import Json, wall_s
+from vendors.sandbox.ledger import Json
 from vendors.sandbox.mail import deliver
 from vendors.sandbox.server import Server
 
@@ -145,8 +145,8 @@ class MailFace:
             "insert into requests (id, account, method, path, operation, at, arrived_at, attempt,"
             " origin, fault, status, answered_at) values (?,?,'SMTP','/messages',?,?,?,?,'client',"
             " ?,?,?)",
-            request_id, account, _NAMES[0], now, wall_s(), number,
-            str(picked) or None, status, wall_s() if status else None,
+            request_id, account, _NAMES[0], now, self._ledger.wall_s(), number,
+            str(picked) or None, status, self._ledger.wall_s() if status else None,
         )  # fmt: skip
         self._ledger.commit()
         return request_id
@@ -183,7 +183,7 @@ class MailFace:
     def _answered(self, request_id: str, status: int) -> None:
         self._ledger.run(
             "update requests set status = ?, answered_at = ? where id = ?",
-            status, wall_s(), request_id,
+            status, self._ledger.wall_s(), request_id,
         )  # fmt: skip
         self._ledger.commit()
 

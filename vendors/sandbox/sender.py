@@ -9,7 +9,7 @@ import json
 from urllib.parse import urlsplit
 
 from vendors.sandbox.json_webhooks import signed
-from vendors.sandbox.ledger import Json, Ledger, Row, wall_s
+from vendors.sandbox.ledger import Json, Ledger, Row
 
 AT_ONCE = 32
 
@@ -74,7 +74,7 @@ class Sender:
             " and (after_seq is null or exists"
             " (select 1 from deliveries p where p.seq = d.after_seq"
             " and (p.tries > 0 or p.state <> 'waiting'))) order by due_at, seq limit ?",
-            wall_s(), AT_ONCE,
+            self._ledger.wall_s(), AT_ONCE,
         )  # fmt: skip
         return [row for row in rows if row["seq"] not in self._under_way][:free]
 
@@ -82,9 +82,13 @@ class Sender:
         """Until the next delivery falls due; what is due already waits for another to finish."""
         row = self._ledger.one(
             "select min(due_at) as due_at from deliveries where state = 'waiting' and due_at > ?",
-            wall_s(),
+            self._ledger.wall_s(),
         )
-        return None if row is None or row["due_at"] is None else row["due_at"] - wall_s() + 0.001
+        return (
+            None
+            if row is None or row["due_at"] is None
+            else row["due_at"] - self._ledger.wall_s() + 0.001
+        )
 
     async def _deliver(self, row: Row) -> None:
         try:
@@ -101,7 +105,10 @@ class Sender:
             elif tries > len(settings.webhook_retry_s):
                 state, due_at = "given_up", row["due_at"]
             else:
-                state, due_at = "waiting", wall_s() + settings.webhook_retry_s[tries - 1]
+                state, due_at = (
+                    "waiting",
+                    self._ledger.wall_s() + settings.webhook_retry_s[tries - 1],
+                )
             self._ledger.run(
                 "update deliveries set tries = ?, state = ?, due_at = ?, status = ? where seq = ?",
                 tries, state, due_at, status, row["seq"],

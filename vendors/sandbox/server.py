@@ -14,7 +14,7 @@ from vendors.sandbox.faults import Fault, Faults
 from vendors.sandbox.json_layers import JsonLayers
 from vendors.sandbox.later import run_job
 from vendors.sandbox.layers import Layers
-from vendors.sandbox.ledger import Json, Ledger, dumps, wall_s
+from vendors.sandbox.ledger import Json, Ledger, dumps
 from vendors.sandbox.mail import deliver
 from vendors.sandbox.sender import Sender
 from vendors.sandbox.wire import Answer, Connection, Request
@@ -205,7 +205,7 @@ class Server:
         """Keeps work for later."""
         self.ledger.run(
             "insert into held (account, kind, due_at, job) values (?, ?, ?, ?)",
-            account, kind, wall_s() + after_s, dumps(job),
+            account, kind, self.ledger.wall_s() + after_s, dumps(job),
         )  # fmt: skip
         self._held_changed.set()
 
@@ -226,14 +226,16 @@ class Server:
             self._run_due()
             row = self.ledger.one("select min(due_at) as due_at from held")
             due_at = row["due_at"] if row else None
-            wait_s = None if due_at is None else max(0.001, due_at - wall_s())
+            wait_s = None if due_at is None else max(0.001, due_at - self.ledger.wall_s())
             try:
                 await asyncio.wait_for(self._held_changed.wait(), wait_s)
             except TimeoutError:
                 continue
 
     def _run_due(self) -> None:
-        due = self.ledger.all("select * from held where due_at <= ? order by due_at, seq", wall_s())
+        due = self.ledger.all(
+            "select * from held where due_at <= ? order by due_at, seq", self.ledger.wall_s()
+        )
         for row in due:
             # Removed in the transaction that executes it: a crash repeats both or neither.
             self.ledger.run("delete from held where seq = ?", row["seq"])

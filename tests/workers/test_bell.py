@@ -1,0 +1,41 @@
+"""The bell is taken down before each claim: whoever commits later rings it again."""
+
+from __future__ import annotations
+
+from outbox.doorbell import Doorbell
+from tests.workers.floor import Floor
+from workers.sender import Sender
+
+
+class _Bell(Doorbell):
+    """A row is committed in the very moment in which the bell is taken down."""
+
+    def __init__(self, floor: Floor) -> None:
+        super().__init__("", timeout_s=0.1)
+        self._floor = floor
+        self.answered = 0
+
+    def answer(self) -> None:
+        self.answered += 1
+        if self.answered == 1:
+            self._floor.one()
+        super().answer()
+
+
+def test_a_row_that_is_committed_while_the_bell_is_taken_down_is_sent_by_the_same_drain(
+    floor: Floor,
+) -> None:
+    bell = _Bell(floor)
+    sender = Sender(
+        floor.store,
+        floor.directory,
+        bell,
+        owner="sender",
+        stopping=floor.told_to_stop.is_set,
+        jitter=lambda: 0.5,
+    )
+    floor.senders.append(sender)
+    assert sender.drain(budget_s=30.0) == 1
+    assert [row["status"] for row in floor.statements("SELECT status FROM outbox.intents")] == [
+        "succeeded"
+    ]
