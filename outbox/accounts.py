@@ -15,6 +15,11 @@ from outbox.contract import Account, VendorContract
 from outbox.contracts import CONTRACTS
 
 STRIPE_NAMES = ("STRIPE_API_KEY", "STRIPE_WEBHOOK_SECRET", "STRIPE_ACCOUNT_ID", "STRIPE_API_BASE")
+_STRIPE_FIELDS = {
+    "webhook_secrets": "STRIPE_WEBHOOK_SECRET",
+    "vendor_account": "STRIPE_ACCOUNT_ID",
+    "base_url": "STRIPE_API_BASE",
+}
 _FILE = "OUTBOX_ACCOUNTS"
 _TEXTS = ("credential", "credential_env", "mode", "vendor_account", "base_url")
 _ALLOWED = frozenset({*_TEXTS, "webhook_secrets"})
@@ -49,7 +54,13 @@ class AccountReader:
                 self._say(
                     "STRIPE_API_KEY", f"is set, and so is [stripe.default] of {_FILE}: keep one"
                 )
+            before = len(self.problems)
             found["stripe", "default"] = self._account("STRIPE_API_KEY", "stripe", "default", table)
+            # Told by the name under which it was said.
+            self.problems[before:] = [
+                (next((n for f, n in _STRIPE_FIELDS.items() if what.startswith(f)), where), what)
+                for where, what in self.problems[before:]
+            ]
         return found
 
     def _file(self, path: Path) -> Accounts:

@@ -65,7 +65,8 @@ class Outbox:
         Connection outside pipeline mode, in UTF8. No network but the caller's own database; a
         Session rings the doorbell after its commit, a bare connection's caller may call ``ring()``.
 
-        Raises ``Invalid`` (before any SQL), ``IntentMismatch``, ``StaleEpoch``, ``Denied`` or
+        Raises ``Invalid`` (before any SQL), ``IntentMismatch``, ``KeyTaken``, ``StaleEpoch``,
+        ``Denied`` or
         ``NotFound`` (``supersedes``), and ``RetryTransaction`` after a deadlock or under
         REPEATABLE READ, ``ReadOnly`` on a standby; the driver's own errors come without the
         values of the row.

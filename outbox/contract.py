@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Protocol, Self, cast
 from uuid import UUID
 
 from outbox.outcomes import LookUp, Outcome, Reading, Unreadable, WebhookFact
@@ -39,6 +39,26 @@ class KeySlot:
     def of(cls, frozen: Mapping[str, Any] | None) -> Self | None:
         """The slot that a frozen request names; None where it names none."""
         return cls(**frozen) if frozen else None
+
+    @classmethod
+    def of_text(cls, carries: str) -> Self | None:
+        """The slot that ``carried`` names, for a look: a header's name may be written otherwise
+        there. Raises ``ValueError`` for what it did not write."""
+        kept = carries.partition("|")[0]
+        if not kept:
+            return None
+        slot, rendering, at = kept.split(" ", 2)
+        return cls(cast(Any, slot), at, cast(Any, rendering))
+
+
+def slot_text(slot: KeySlot | None) -> str:
+    """A slot as text, empty where the adapter knows or there is none; the names of headers have no
+    case. What makes a second send safe is that the vendor honours the key in this very place: two
+    that differ here are never taken for each other."""
+    if slot is None:
+        return ""
+    at = slot.at if slot.in_body else slot.at.lower()
+    return f"{slot.slot} {slot.rendering} {at}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +133,18 @@ class VendorContract:
     )
 
 
+def carried(contract: VendorContract, operation: str) -> str:
+    """By what the vendor knows a request again that is frozen now: where it has its key, and its
+    marks. It is kept with each row, for the vendor's file may say something else by the time that a
+    second send, or finding nothing, is judged. Empty where the adapter knows."""
+    if contract.recipe is None:
+        return ""
+    spec = contract.operations[operation]
+    marks = ",".join(sorted(".".join(place) for place in spec.marks))
+    kind = "text " if marks and spec.mark_is_text else ""
+    return f"{slot_text(contract.key_slot)}|{kind}{marks}"
+
+
 @dataclass(frozen=True, slots=True)
 class Account:
     """Credentials and identity of one account at a vendor, looked up by name in worker and web.
@@ -159,7 +191,8 @@ class Call:
 
     ``key`` is the 32-byte idempotency key and ``key_slot`` where the frozen request carries it
     (None: the adapter knows, or nowhere); ``params`` the frozen body; ``recorded_epoch_s`` when
-    the intent was recorded.
+    the intent was recorded. Not ``whole``: the request cannot be opened, so ``params`` is empty
+    and the call is good for looks only.
     """
 
     intent_id: UUID
@@ -175,6 +208,12 @@ class Call:
     recorded_epoch_s: int = 0
     key_slot: KeySlot | None = None
     cutoff: Cutoff = field(default_factory=Unlimited, repr=False)
+    whole: bool = True
+
+    @property
+    def asked(self) -> Mapping[str, Any] | None:
+        """What was asked for, to read an object by; None where that is not known."""
+        return self.params if self.whole else None
 
 
 class Vendor(Protocol):
@@ -209,10 +248,11 @@ class Vendor(Protocol):
         ...
 
     def classify(
-        self, operation: str, document: Mapping[str, Any], params: Mapping[str, Any]
+        self, operation: str, document: Mapping[str, Any], params: Mapping[str, Any] | None
     ) -> Reading | None:
         """The one reading of an object for an operation; None where the document is not that
-        operation's object, or lacks what would decide: then the object must be retrieved."""
+        operation's object, or lacks what would decide: then the object must be retrieved.
+        ``params`` are what was asked for, None where that is not known."""
         ...
 
     def whoami(self, account: Account) -> str | Unreadable:

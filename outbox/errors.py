@@ -37,6 +37,21 @@ class IntentMismatch(OutboxError):
         )
 
 
+class KeyTaken(OutboxError):
+    """A row that is not of this intent stands under its key or its id, perhaps one that this login
+    may not see: nothing was recorded, nothing of that row is told, and no repeat helps. Whoever
+    owns the ledger must look."""
+
+    told = "conflict"
+
+    def __init__(self, intent_id: str) -> None:
+        self.intent_id = intent_id
+        super().__init__(
+            f"intent {intent_id} cannot be recorded: a row that is not of it stands under its key; "
+            "nothing was recorded, and the owner of the ledger must look"
+        )
+
+
 class StaleEpoch(OutboxError):
     """The run has moved on to a later epoch; this turn may not start new writes."""
 

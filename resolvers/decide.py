@@ -59,13 +59,15 @@ class Doubtful(Protocol):
 class Evidence:
     """What is known beside the row. ``look`` is the look-up just made, begun at ``began_at``;
     ``paused`` says that a switch holds the account, ``person_is_looking`` that the escalation is
-    acknowledged, ``escalated`` that it is open."""
+    acknowledged, ``escalated`` that it is open, ``unsendable`` that this process could not send
+    the row."""
 
     look: LookUp | None = None
     began_at: datetime | None = None
     paused: bool = False
     person_is_looking: bool = False
     escalated: bool = False
+    unsendable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,18 @@ def quiet_from(row: Doubtful, contract: VendorContract, policy: Policy) -> datet
     if row.last_lease_end is None:
         return None
     return row.last_lease_end + timedelta(seconds=policy.quiet_after_s(contract))
+
+
+def window_end(row: Doubtful, contract: VendorContract, policy: Policy) -> datetime | None:
+    """Until when a second send under the key is safe: as long as was promised when it was first
+    sent, and no longer than is promised now, for a window may have been corrected since. None where
+    no key is honoured."""
+    usable_s = policy.usable_window_s(contract)
+    if usable_s is None or row.window_ends_at is None:
+        return None
+    if row.first_sent_at is None:
+        return row.window_ends_at
+    return min(row.window_ends_at, row.first_sent_at + timedelta(seconds=usable_s))
 
 
 def mismatch(row: Doubtful, reading: Reading) -> str | None:
@@ -204,15 +218,16 @@ def _may_resend(
     *,
     confirmed: bool,
 ) -> bool:
-    if row.veto or row.contradicted_at is not None or evidence.paused:
+    if row.veto or row.contradicted_at is not None or evidence.paused or evidence.unsendable:
         return False
     if evidence.person_is_looking or row.crashes >= policy.max_crashes:
         return False
-    if not contract.honours_keys or row.window_ends_at is None:
+    end = window_end(row, contract, policy)
+    if end is None:
         # An object of ours that decides nothing yet still stands in the way of a second one.
         never_left = row.doubt == 0 and not isinstance(evidence.look, Found)
         return never_left or (confirmed and row.resend_when_absent)
-    if now >= row.window_ends_at or row.resends >= policy.max_resends:
+    if now >= end or row.resends >= policy.max_resends:
         return False
     if row.doubt == 0:
         return True
@@ -233,8 +248,8 @@ def _due_in_s(
     begins = quiet_from(row, contract, policy)
     if begins is not None and now < begins:
         due.append((begins - now).total_seconds())
-    open_window = row.window_ends_at is not None and now < row.window_ends_at
-    if contract.honours_keys and open_window and not row.veto and row.resends < policy.max_resends:
+    end = window_end(row, contract, policy)
+    if end is not None and now < end and not row.veto and row.resends < policy.max_resends:
         left = (_resend_at(row, policy) - now).total_seconds()
         if left > 0:
             due.append(left)

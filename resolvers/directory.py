@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Self
 
-from outbox.contract import Account, Vendor, VendorContract
+from outbox.codec import readable
+from outbox.contract import Account, Vendor, VendorContract, carried
 from outbox.contracts import CONTRACTS, contract_of
+from outbox.fingerprint import RULES
 from outbox.intent import gate_prefix
 from outbox.policy import Policy
 from outbox.settings import Settings
 from outbox.store.claims import Sendable
+from outbox.store.intents import Intent
 from vendors.registry import build
 
 
@@ -83,10 +86,30 @@ class Directory:
                 account=account,
                 window_s=self.policy.usable_window_s(CONTRACTS[vendor]),
                 operations=tuple(sorted(CONTRACTS[vendor].operations)),
+                carries={o: carried(CONTRACTS[vendor], o) for o in CONTRACTS[vendor].operations},
             )
             for (vendor, _), account in sorted(self._accounts.items())
             if account.vendor_account and self.reach(vendor, account.name)
         )
+
+    def unsendable(self, row: Intent) -> str | None:
+        """Why no claim of this process takes the row, whatever its state; None where one may. What
+        nobody here can send, nobody here approves to be sent again."""
+        contract = self.contract(row.vendor)
+        if contract is None or row.operation not in contract.operations:
+            return f"this release does not know {row.vendor} {row.operation}"
+        if row.fingerprint_version not in RULES:
+            return f"this release does not know version {row.fingerprint_version} of its key"
+        if row.carries != carried(contract, row.operation):
+            return "its request has its key or its mark elsewhere than the vendor's file says now"
+        if row.request_codec not in readable(row.codec):
+            return f"its request is sealed by {row.request_codec}, of which this process has no key"
+        return None
+
+    def windows(self) -> dict[str, float | None]:
+        """By vendor: seconds from the first send that a key is honoured for, less the margin; None
+        where none is."""
+        return {name: self.policy.usable_window_s(known) for name, known in CONTRACTS.items()}
 
     def gate_prefixes(self) -> list[str]:
         """What the gates of the reachable accounts begin with."""

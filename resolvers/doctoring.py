@@ -39,6 +39,7 @@ _WHAT = {
     "two_intents_with_one_receipt": "one object settled two intents: rule on each",
     "settlement_not_taken": "results wait for a day, or fail again and again: see their consumer",
     "time_ahead_of_the_clock": "the database's clock was set back: windows and leases are wrong",
+    "beyond_all_bounds": "rows with impossible times, which no worker takes: who wrote them?",
     "transaction_held_open": "a session of ours rests inside a transaction: end that process",
 }
 _BUG = "the ledger's rules are broken: keep the rows and report it"
@@ -151,7 +152,10 @@ def _is_of_its_key(row: dict[str, Any]) -> bool:
     """Whether an intent's fingerprint, key and id are what its columns make of them."""
     if row["fingerprint_version"] not in RULES:
         return True  # another release's to judge
-    print_ = fingerprint(parse_json(row["identity"]), row["fingerprint_version"])
+    try:
+        print_ = fingerprint(parse_json(row["identity"]), row["fingerprint_version"])
+    except Exception:
+        return False  # no identity that enqueue would have taken
     key = intent_key(
         tenant=row["tenant"],
         vendor=row["vendor"],

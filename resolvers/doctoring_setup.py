@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from outbox import schema
+from outbox.contract import carried
 from outbox.contracts import CONTRACTS
 from outbox.fingerprint import RULES
 from outbox.store import checks, redaction, switches, vitals
@@ -137,6 +138,7 @@ def _kinds(directory: Directory, tx: Transaction) -> Iterator[Finding]:
         "unknown_vendor": [],
         "unknown_operation": [],
         "unknown_fingerprint_version": [],
+        "carried_otherwise": [],
         "account_without_credentials": [],
     }
     for row in checks.kinds(tx):
@@ -147,6 +149,9 @@ def _kinds(directory: Directory, tx: Transaction) -> Iterator[Finding]:
             wrong["unknown_operation"].append((f"{vendor} {operation}", row))
         elif version not in RULES:
             wrong["unknown_fingerprint_version"].append((f"version {version}", row))
+        elif row["carries"] != carried(CONTRACTS[vendor], operation):
+            # Where its key is not in the place that the vendor is said to honour by now.
+            wrong["carried_otherwise"].append((f"{vendor} {operation} [{row['carries']}]", row))
         if (vendor, row["account"]) not in directory.accounts:
             wrong["account_without_credentials"].append((f"{vendor}/{row['account']}", row))
     for check, named in wrong.items():

@@ -11,11 +11,11 @@ from functools import partial
 from uuid import UUID
 
 from outbox.states import Status
-from outbox.store import escalations, held, intents, overdue, switches
+from outbox.store import doubt, escalations, held, intents, overdue, switches
 from outbox.store.connection import Store, Transaction
 from outbox.store.intents import Intent
 from resolvers import parts
-from resolvers.decide import reasons_to_escalate
+from resolvers.decide import reasons_to_escalate, window_end
 from resolvers.directory import Directory
 
 _BATCH = 500
@@ -58,7 +58,7 @@ def escalate_once(store: Store, directory: Directory) -> int:
 
 
 def _sent(store: Store, directory: Directory, since: datetime) -> int:
-    """Rows in doubt, and such as may never be sent."""
+    """Rows in doubt, and such as may never be sent, or cannot be from here."""
     with store.transaction() as tx:
         rows = overdue.claim_sent(tx, since, _ASKED)
         for row in rows:
@@ -119,23 +119,47 @@ def _ask(tx: Transaction, directory: Directory, row: Intent) -> None:
         and row.state in (Status.PENDING, Status.UNKNOWN)
     )
     now = intents.now(tx)
+    window = _window_end(directory, row)
     reasons = reasons_to_escalate(
         ttl_at=row.ttl_at,
-        window_ends_at=row.window_ends_at if row.first_sent_at else None,
+        window_ends_at=window,
         crashes=row.crashes,
         policy=directory.policy,
         now=now,
         unsendable=unsendable,
     )
     if reasons:
-        why = row.veto or ("never sent" if row.state is Status.PENDING else "outcome not seen")
-        escalations.open_for_intent(tx, row, reasons, {"why": why})
-    later = [
-        at
-        for at in (row.ttl_at, row.window_ends_at if row.first_sent_at else None)
-        if at is not None and at > now and not unsendable
-    ]
+        escalations.open_for_intent(tx, row, reasons, {"why": _why(tx, row)})
+    later = [at for at in (row.ttl_at, window) if at is not None and at > now and not unsendable]
     overdue.arm(tx, row.id, min(later) if later else None)
+
+
+def _window_end(directory: Directory, row: Intent) -> datetime | None:
+    if row.first_sent_at is None:
+        return None
+    contract = directory.contract(row.vendor)
+    now_said = window_end(row, contract, directory.policy) if contract is not None else None
+    return now_said or row.window_ends_at
+
+
+def _why(tx: Transaction, row: Intent) -> str:
+    if row.veto:
+        return row.veto
+    if row.state is not Status.PENDING:
+        return _unseen(tx, row)
+    # Nothing that anybody else does helps such a row, so the question says what is wrong with it.
+    return f"never sent: {overdue.last_word(tx, row.id)}" if row.local_failure else "never sent"
+
+
+def _unseen(tx: Transaction, row: Intent) -> str:
+    """Why nothing settled it: what the looks came to."""
+    said = ["outcome not seen"]
+    if row.absent_looks:
+        proof = "" if row.absent_first_at else ", which is no proof"
+        said.append(f"{row.absent_looks} looks found nothing{proof}")
+    if row.absent_looks < row.looks and (unread := doubt.last_unreadable(tx, row.id)):
+        said.append(f"what the vendor showed could not be read: {unread}")
+    return "; ".join(said)
 
 
 def _lanes(store: Store, directory: Directory) -> int:

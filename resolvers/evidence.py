@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from datetime import datetime
 
-from outbox.contract import Call, Vendor
-from outbox.outcomes import LookUp, Reading, Standing, Unreadable
+from outbox.contract import Call, Vendor, carried
+from outbox.outcomes import Absent, LookUp, Reading, Standing, Unreadable
 from outbox.policy import Policy
 from outbox.states import Event, Status
 from outbox.store.business import move_business
@@ -29,6 +29,9 @@ def look_up(vendor: Vendor, row: Intent, call: Call, policy: Policy, began_at: d
     seen = vendor.look_up(
         call, int(first.timestamp() - policy.clock_skew_s), _until(vendor, row, policy)
     )
+    if isinstance(seen, Absent) and row.carries != carried(vendor.contract, row.operation):
+        why = "finding nothing proves nothing: it has its key or its mark elsewhere"
+        return Unreadable(why, never=True)
     if isinstance(seen, Unreadable) or not seen.vendor_now:
         return seen
     apart_s = abs(began_at.timestamp() - seen.vendor_now)

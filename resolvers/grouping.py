@@ -8,15 +8,17 @@ trickles in costs pages by its logarithm and by the day, and everything is told 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from outbox.policy import Policy
 from outbox.store import escalations, page_groups, pages
-from outbox.store.connection import Transaction
+from outbox.store.connection import Odd, Transaction
 from outbox.store.page_groups import Questions
 from resolvers.page import Pager
 
+_log = logging.getLogger(__name__)
 SAMPLES = 5
 # No question waits longer for its group's next page.
 _AT_LATEST_S = 86400.0
@@ -24,14 +26,56 @@ _AT_LATEST_S = 86400.0
 
 def group(tx: Transaction, pagers: Sequence[Pager], policy: Policy) -> None:
     """Places every question that was not told of yet: in a new group, in a page of the one it
-    belongs to, or by itself. The caller claims in the same transaction, as the only sender."""
+    belongs to, or by itself. The caller claims in the same transaction, as the only sender. What
+    cannot be placed, by an odd row, is told of by itself."""
     pages.one_sender(tx)
     plain = [pager.name for pager in pagers if not pager.repages]
     first = pagers[0].name if pagers else ""
-    for some in page_groups.waiting(tx, first=first, plain=plain):
+    for some in _waiting(tx, first, plain):
         # Without a pager a group that is there tells nobody: these are kept for later themselves.
         if pagers or some["group_id"] is None:
-            _place(tx, some, plain, policy)
+            try:
+                with tx.apart():
+                    _place(tx, some, plain, policy)
+            except Odd as odd:
+                _left_alone(some, odd)
+
+
+def close_emptied(tx: Transaction) -> None:
+    """Closes the question of every group in which none is left open."""
+    for holder in page_groups.holders(tx):
+        try:
+            with tx.apart():
+                if page_groups.is_emptied(tx, holder):
+                    verdict = "no question left in it"
+                    escalations.close_holder(tx, holder, by="paging", verdict=verdict)
+        except Odd as odd:
+            _log.error("%s stays open: %s", holder, odd)
+
+
+def _waiting(tx: Transaction, first: str, plain: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """All in one reading; place by place where an odd row of one keeps that from all."""
+    try:
+        with tx.apart():
+            found = page_groups.waiting(tx, first=first, plain=plain)
+    except Odd:
+        pass
+    else:
+        yield from found
+        return
+    for place in page_groups.places(tx):
+        try:
+            with tx.apart():
+                found = page_groups.waiting(tx, first=first, plain=plain, place=place)
+        except Odd as odd:
+            _left_alone(place, odd)
+        else:
+            yield from found
+
+
+def _left_alone(place: dict[str, Any], odd: Odd) -> None:
+    where = "/".join(str(place[name]) for name in ("vendor", "account", "reason"))
+    _log.error("the questions of %s are told of one by one: %s", where, odd)
 
 
 def _place(tx: Transaction, some: dict[str, Any], plain: Sequence[str], policy: Policy) -> None:

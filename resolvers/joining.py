@@ -200,8 +200,8 @@ def _reading(vendor: Vendor, intent: Intent, fact: WebhookFact) -> Reading | Non
     if fact.snapshot is None:
         return None
     try:
-        params = intent.call(_NOBODY).params
-        reading = vendor.classify(intent.operation, fact.snapshot, params)
+        asked = intent.call_to_read(_NOBODY).asked
+        reading = vendor.classify(intent.operation, fact.snapshot, asked)
     except (KeyError, TypeError, ValueError):
         return None
     if reading is None:
@@ -219,7 +219,7 @@ def _targets(vendor: Vendor, intent: Intent) -> tuple[str, ...]:
     spec = vendor.contract.operations.get(intent.operation)
     if spec is not None and spec.leaves_mark:
         return ()
-    path: str = intent.call(_NOBODY).path
+    path: str = intent.call_to_read(_NOBODY).path
     return tuple(part for part in path.split("/") if part)
 
 

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import ipaddress
 import json
 import logging
+import socket
+import ssl
 from collections.abc import Mapping
 from contextvars import ContextVar
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 import httpx
 
+from resolvers import apart
 from resolvers.page import Failed, Sent, Unusable
 
 SEND_TIMEOUT_S = 10.0
@@ -40,17 +45,18 @@ def post_bytes(
         "User-Agent": "outbox-resolve",
         **(headers or {}),
     }
+    left: list[str] = []
     try:
         # httpx bounds each socket operation; the wait bounds the whole, a dripping answer too.
-        status, answered = asyncio.run(
-            asyncio.wait_for(_exchange(url, body, headers), SEND_TIMEOUT_S)
-        )
-    except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-        return Failed(f"not connected: {type(error).__name__}")
-    except httpx.HTTPError as error:
-        return Failed(f"no answer: {type(error).__name__}", maybe=True)
-    except TimeoutError:
-        return Failed(f"no answer within {SEND_TIMEOUT_S:g} s", maybe=True)
+        with asyncio.Runner(loop_factory=_Loop) as runner:
+            status, answered = runner.run(
+                asyncio.wait_for(_exchange(url, body, headers, left), SEND_TIMEOUT_S)
+            )
+    except (httpx.HTTPError, TimeoutError) as error:
+        timely = isinstance(error, httpx.HTTPError)
+        why = f": {type(error).__name__}" if timely else f" within {SEND_TIMEOUT_S:g} s"
+        # Of what never left nothing can have been shown.
+        return Failed(f"{'no answer' if left else 'not connected'}{why}", maybe=bool(left))
     if status in accepts:
         return Sent(f"http {status}")
     # Elsewhere or no: not taken in. A 5xx, or a success in another word, proves nothing.
@@ -61,19 +67,58 @@ def post_bytes(
     )
 
 
-async def _exchange(url: str, body: bytes, headers: Mapping[str, str]) -> tuple[int, httpx.Headers]:
+class _Loop(asyncio.SelectorEventLoop):
+    """Looks names up in a thread that nobody waits for: asyncio's own must end before a loop and a
+    process do, and a resolver takes its own time."""
+
+    async def getaddrinfo(
+        self,
+        host: Any,
+        port: Any,
+        *,
+        family: int = 0,
+        type: int = 0,
+        proto: int = 0,
+        flags: int = 0,
+    ) -> Any:
+        """What the host's resolver says."""
+        ask = partial(socket.getaddrinfo, host, port, family, type, proto, flags)
+        return await asyncio.wrap_future(apart.begin(f"name:{host}", ask, SEND_TIMEOUT_S))
+
+
+async def _exchange(
+    url: str, body: bytes, headers: Mapping[str, str], left: list[str]
+) -> tuple[int, httpx.Headers]:
+    """``left`` says afterwards whether a first byte of the page has left."""
+
+    async def note(event: str, about: Mapping[str, Any]) -> None:
+        # A proxy is first asked for a tunnel, which shows nothing to anybody.
+        if event.endswith("send_request_headers.started") and about["request"].method == b"POST":
+            left.append(event)
+
     local = is_local(urlsplit(url).hostname or "")
     # For this task's context only: the application's own requests are logged as ever.
     _posting.set(True)
     logging.getLogger("httpx").addFilter(_outside_posts)
     async with (
         httpx.AsyncClient(
-            timeout=SEND_TIMEOUT_S, follow_redirects=False, trust_env=not local
+            timeout=SEND_TIMEOUT_S,
+            follow_redirects=False,
+            trust_env=not local,
+            verify=_trusted(trust_env=not local),
         ) as client,
-        client.stream("POST", url, content=body, headers=headers) as answer,
+        client.stream(
+            "POST", url, content=body, headers=headers, extensions={"trace": note}
+        ) as answer,
     ):
         # The body is not read: the status says it all, and an endless body would not end.
         return answer.status_code, answer.headers
+
+
+@functools.cache
+def _trusted(*, trust_env: bool) -> ssl.SSLContext:
+    # Reading the authorities takes longer than all the rest of a page.
+    return httpx.create_ssl_context(trust_env=trust_env)
 
 
 def _outside_posts(_: logging.LogRecord) -> bool:

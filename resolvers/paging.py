@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from outbox.settings import Settings
-from outbox.store import escalations, page_groups, pages
+from outbox.store import page_groups, pages
 from outbox.store.connection import Store, Transaction
-from resolvers.grouping import SAMPLES, group
-from resolvers.page import Failed, Pager, Sent
+from resolvers.grouping import SAMPLES, close_emptied, group
+from resolvers.page import Failed, Page, Pager, Sent
 from resolvers.page_post import SEND_TIMEOUT_S
 from resolvers.page_text import page_of
 from resolvers.pager_round import OneRound
@@ -46,12 +46,15 @@ def page_once(
     kept = [pager.name for pager in pagers if pager.lasts_s is not None]
     with store.transaction() as tx:
         pages.one_sender(tx)
-        for holder in page_groups.emptied(tx):
-            escalations.close_holder(tx, holder, by="paging", verdict="no question left in it")
+        close_emptied(tx)
         if pagers:
             pages.revive(tx, named=list(named), after_s=settings.policy.repage_s)
         for pager in pagers:
             _tell_again(tx, pager, settings.policy.repage_s)
+        if kept:
+            rest = [each.name for each in pagers if each.repages and each.lasts_s is None]
+            after_s = min(_keep_s(each, settings.policy.repage_s) for each in pagers)
+            pages.keep(tx, kept=kept, rest=rest, after_s=after_s)
     worked = 0
     while worked < limit and (not worked or time.monotonic() < give_up):
         with store.transaction() as tx:
@@ -67,12 +70,15 @@ def page_once(
 def _tell_again(tx: Transaction, pager: Pager, repage_s: float) -> None:
     """An open question does not fall silent where nobody answers it."""
     if pager.lasts_s is not None:
-        after_s = min(repage_s, pager.lasts_s * _KEEP_SHARE)
-        pages.repage(tx, pager=pager.name, after_s=after_s, silenced=True)
+        pages.repage(tx, pager=pager.name, after_s=_keep_s(pager, repage_s), silenced=True)
     elif pager.repages:
         pages.renew(tx, pager=pager.name, after_s=repage_s)
     else:
         pages.repage(tx, pager=pager.name, after_s=repage_s, silenced=False)
+
+
+def _keep_s(pager: Pager, repage_s: float) -> float:
+    return repage_s if pager.lasts_s is None else min(repage_s, pager.lasts_s * _KEEP_SHARE)
 
 
 def _work(
@@ -99,9 +105,17 @@ def _trigger(
     if row["closed_at"] is not None or row["body"].get("reason") not in row["reasons"]:
         _drop(store, row, "closed before it was sent", progress.maybe)
         return
+    page = page_of(_counted(store, row), settings.environment)
+    if row["keep"]:
+        _keep(store, named, settings, row, page)
+        return
     pager = named.get(progress.pager) or named[next(iter(named))]
-    answer = pager.send(page_of(_counted(store, row), settings.environment))
+    answer = pager.send(page)
     if isinstance(answer, Sent):
+        for name in progress.maybe:
+            other = named.get(name)
+            if other is not None and other.name != pager.name and other.lasts_s is not None:
+                other.send(page)  # it may show it: told as often, it does not say that it is over
         with store.transaction() as tx:
             pages.sent(tx, row["id"], pager=pager.name, detail=answer.detail)
         return
@@ -110,6 +124,29 @@ def _trigger(
     )
     asked_s = answer.retry_after_s if after.pager == pager.name else None
     _again(store, row, after, answer.detail, in_s=max(after.wait_s, asked_s or 0.0))
+
+
+def _keep(
+    store: Store, named: Mapping[str, Pager], settings: Settings, row: dict[str, Any], page: Page
+) -> None:
+    """Told to the targets alone that may show it and would forget it: nobody else is woken."""
+    progress = _Progress.of(row)
+    kept = [named[name] for name in progress.maybe if name in named]
+    answers = [(each.name, each.send(page)) for each in kept if each.lasts_s is not None]
+    taken = [name for name, answer in answers if isinstance(answer, Sent)]
+    detail = "; ".join(answer.detail for _, answer in answers)
+    if "keep" in row["body"]:  # it was sent elsewhere, and that is where it stays sent
+        with store.transaction() as tx:
+            pages.sent(tx, row["id"], pager=row["pager"], detail=detail)
+    elif taken:
+        with store.transaction() as tx:
+            pages.sent(tx, row["id"], pager=taken[0], detail=detail)
+    elif progress.pager in [name for name, _ in answers]:
+        final = all(isinstance(answer, Failed) and answer.final for _, answer in answers)
+        after = progress.failed(named, settings, maybe=True, final=final)
+        _again(store, row, after, detail, in_s=after.wait_s)
+    else:  # its way goes on there when the hold has ended
+        _again(store, row, progress, detail, in_s=_between_s(settings, progress.tries + 1))
 
 
 def _counted(store: Store, row: dict[str, Any]) -> dict[str, Any]:
@@ -153,9 +190,13 @@ def _follow(
     elif len(failures) == len(answers):
         _drop(store, row, failures[0][1].detail, maybe)
     else:
+        told = [name for name, answer in answers if isinstance(answer, Sent)]
+        policies = [name for name in told if named[name].repages]
         with store.transaction() as tx:
             detail = "; ".join(answer.detail for _, answer in answers)
-            pages.sent(tx, row["id"], pager=targets[0], detail=detail)
+            pages.sent(tx, row["id"], pager=(policies or told or targets)[0], detail=detail)
+            if policies and row["action"] == "acknowledge":
+                pages.rests(tx, row["dedup_key"])
 
 
 @dataclass(frozen=True, slots=True)

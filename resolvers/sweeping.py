@@ -50,7 +50,7 @@ def withdraw_once(store: Store, directory: Directory) -> int:
     """Takes back approved re-sends whose window closed, whose vendor is paused or whose veto came
     late."""
     with store.transaction() as tx:
-        rows = doubt.withdrawable(tx, _BATCH)
+        rows = doubt.withdrawable(tx, _BATCH, directory.windows())
         for row in rows:
             apply(
                 tx,

@@ -13,11 +13,13 @@ from uuid import UUID
 from outbox.contract import VendorContract
 from outbox.errors import Denied
 from outbox.outcomes import Reading
+from outbox.policy import Policy
 from outbox.states import Event, Facts, Status, transition
 from outbox.store import escalations, intents, rulings, settlements
 from outbox.store.connection import Store, Transaction
 from outbox.store.intents import Intent
 from outbox.store.moves import Change, apply
+from resolvers.decide import window_end
 from resolvers.directory import Directory
 from resolvers.triage_case import (
     Case,
@@ -135,7 +137,10 @@ def resend(
             raise Denied("not_in_doubt", f"only what is in doubt is sent again: {decided(tx, row)}")
     with store.transaction() as tx:
         current = lock_unmoved(tx, row, dry_run=dry_run)
-        _check_resend(tx, current, contract)
+        unsendable = directory.unsendable(current)
+        if unsendable is not None:
+            raise Denied("unsendable", f"no re-send could leave from here: {unsendable}")
+        _check_resend(tx, current, contract, directory.policy)
         if dry_run:
             said = "would approve a re-send under the same key"
             return _would(case, "resend", Event.RESEND_APPROVED, said)
@@ -229,7 +234,7 @@ def _landed_before(
     return _ruling(case, "landed", said, receipt_id=row.receipt_id)
 
 
-def _check_resend(tx: Transaction, row: Intent, contract: VendorContract) -> None:
+def _check_resend(tx: Transaction, row: Intent, contract: VendorContract, policy: Policy) -> None:
     if row.contradicted_at is not None:
         raise Denied("contradiction", "a contradiction is open: rule landed or not-landed")
     if row.veto:
@@ -241,7 +246,8 @@ def _check_resend(tx: Transaction, row: Intent, contract: VendorContract) -> Non
             f"{closed['holder']} is closed by {closed['set_by']} since "
             f"{moment(closed['set_at'])}: {closed['reason']}",
         )
-    if not contract.honours_keys or row.window_ends_at is None:
+    end = window_end(row, contract, policy)
+    if end is None:
         first, last = row.absent_first_at, row.absent_last_at
         apart_s = (last - first).total_seconds() if first and last else 0.0
         if not (row.resend_when_absent and apart_s > 0 and apart_s >= contract.read_lag_s):
@@ -250,11 +256,10 @@ def _check_resend(tx: Transaction, row: Intent, contract: VendorContract) -> Non
                 f"{row.vendor} honours no key: a second send could be a second effect "
                 "(its tool must allow it, and two quiet look-ups must have found nothing)",
             )
-    elif row.window_ends_at <= intents.now(tx):
+    elif end <= intents.now(tx):
         raise Denied(
             "window_closed",
-            f"{row.vendor} may have forgotten the key: the window closed at "
-            f"{moment(row.window_ends_at)}",
+            f"{row.vendor} may have forgotten the key: the window closed at {moment(end)}",
         )
 
 

@@ -40,11 +40,12 @@ def proven(directory: Directory, case: Case, receipt_id: str) -> Reading:
         raise Invalid("receipt", f"must be the id of the object at {row.vendor} that proves it")
     vendor, account = _reach(directory, row)
     seen = _read(
-        directory, lambda cutoff: vendor.retrieve(row.call(account, cutoff), receipt_id.strip())
+        directory,
+        lambda cutoff: vendor.retrieve(row.call_to_read(account, cutoff), receipt_id.strip()),
     )
     reading = _one_of(seen, row, receipt_id.strip())
     if not contract.operations[row.operation].leaves_mark:
-        owned = receipt_id.strip() in row.call(account).path.split("/")
+        owned = receipt_id.strip() in row.call_to_read(account).path.split("/")
     else:
         owned = reading.owner == str(row.id)
     if not owned:
@@ -65,7 +66,9 @@ def shown_now(directory: Directory, case: Case) -> LookUp:
     vendor, account = _reach(directory, row)
     return _read(
         directory,
-        lambda cutoff: look_up(vendor, row, row.call(account, cutoff), directory.policy, case.now),
+        lambda cutoff: look_up(
+            vendor, row, row.call_to_read(account, cutoff), directory.policy, case.now
+        ),
     )
 
 
@@ -93,7 +96,9 @@ def nothing_landed(directory: Directory, case: Case, now: datetime) -> Reading |
     vendor, account = _reach(directory, row)
     seen = _read(
         directory,
-        lambda cutoff: look_up(vendor, row, row.call(account, cutoff), directory.policy, now),
+        lambda cutoff: look_up(
+            vendor, row, row.call_to_read(account, cutoff), directory.policy, now
+        ),
     )
     if isinstance(seen, Unreadable):
         raise Unreachable(f"{row.vendor}/{row.account} cannot be read now: {seen.reason}")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-from outbox.contract import Account, Call, Cutoff, VendorContract
+from outbox.contract import Account, Call, Cutoff, VendorContract, slot_text
 from outbox.contracts.keys import rendered
 from outbox.contracts.recipe import Recipe
 from outbox.fingerprint import canonical
@@ -30,11 +30,18 @@ class HttpJsonVendor:
     """One recipe's vendor. Safe to use from many threads; after a fork each process makes its own
     connections (a pooled socket shared by two processes mixes up their answers)."""
 
-    def __init__(self, contract: VendorContract, *, connect_s: float, read_s: float) -> None:
+    def __init__(
+        self,
+        contract: VendorContract,
+        *,
+        connect_s: float,
+        read_s: float,
+        transport: Callable[[bool], Sessions] = Sessions,
+    ) -> None:
         self._contract = contract
         self._recipe: Recipe = contract.recipe
         self._timeout_s = (connect_s, read_s)
-        self._clients = Clients(lambda account: Sessions(direct=bool(account.base_url)))
+        self._clients = Clients(lambda account: transport(bool(account.base_url)))
 
     @property
     def contract(self) -> VendorContract:
@@ -44,10 +51,11 @@ class HttpJsonVendor:
     def perform(self, call: Call) -> Outcome:
         """One request under the intent's key; never a second, whatever happens to it."""
         assert len(call.key) == 32, "a call without its intent's key"
-        slot = call.key_slot or self._contract.key_slot
-        if slot is not None and slot.in_body and call.key_slot is None:
-            # Recorded before the recipe had a key: what is promised of keys is not true of it.
-            return NotSent("recorded_without_key", veto="recorded_without_key")
+        slot = call.key_slot
+        if slot_text(slot) != slot_text(self._contract.key_slot):
+            # What this file promises of keys is not true of the request. A process whose file says
+            # where that one has its key may send it.
+            return NotSent("recorded_with_another_key_slot", local=True)
         key = None
         if slot is not None and not slot.in_body:
             key = slot.at, rendered(call.key, slot.rendering)
@@ -107,7 +115,7 @@ class HttpJsonVendor:
         self,
         operation: str,
         document: Mapping[str, Any],
-        params: Mapping[str, Any],  # noqa: ARG002
+        params: Mapping[str, Any] | None,  # noqa: ARG002
     ) -> Reading | None:
         """The one reading of an object for an operation; None where it is no such object."""
         return reading_of(self._recipe.operations[operation].receipt, document)

@@ -22,6 +22,7 @@ from vendors.http_json_reading import (
     NOT_JSON,
     at,
     hides_owner,
+    id_at,
     is_ours,
     parsed,
     parts_of_path,
@@ -106,7 +107,7 @@ def whose(get: Get, recipe: Recipe) -> str:
     answer = get(recipe.whoami.path, [])
     document = parsed(answer.body or b"")
     check(answer, readable=document is not NOT_JSON)
-    found = text_at(document, recipe.whoami.id)
+    found = id_at(document, recipe.whoami.id)
     if not found or not found.isprintable():
         raise Unread("unreadable_answer")
     return found
@@ -130,7 +131,7 @@ class _Look:
         self._receipt = recipe.receipt
         self._base_url = base_url(contract.recipe, call.account)
         self._spec = spec
-        values = _values(contract, call, spec, span)
+        values = _values(call, spec, span)
         values.update(parts_of_path(self._operation, call.path))
         self._path = _filled(spec.path, values)
         self._query = [
@@ -139,6 +140,8 @@ class _Look:
         ]
         asked = {name for text in (spec.path, *spec.query.values())
                  for name in PLACEHOLDER.findall(text)}  # fmt: skip
+        if asked & {"key", "external_id"} and call.key_slot is None:
+            raise Unread("the request was recorded without the key that the look-up asks for")
         self._asks_for_ours = bool(asked & {"key", "external_id", "owner"})
 
     def readings(self) -> Iterator[Reading]:
@@ -226,10 +229,8 @@ def _recipe_of(contract: VendorContract, call: Call) -> OperationRecipe:
     return recipe
 
 
-def _values(
-    contract: VendorContract, call: Call, spec: LookUpSpec, span: tuple[int, int]
-) -> dict[str, str]:
-    slot = call.key_slot or contract.key_slot
+def _values(call: Call, spec: LookUpSpec, span: tuple[int, int]) -> dict[str, str]:
+    slot = call.key_slot
     key = rendered(call.key, slot.rendering) if slot is not None else ""
     since, until = map(str, span)
     if spec.since == "iso":

@@ -55,6 +55,15 @@ def text_at(document: Any, path: Path | None) -> str:
     return str(found) if isinstance(found, str | int | float) else ""
 
 
+def id_at(document: Any, path: Path | None) -> str:
+    """An id there, as text; empty for anything else. A vendor's ids are text or whole numbers: what
+    says only yes or no, or is measured, names nothing."""
+    found = at(document, path)
+    if isinstance(found, bool) or not isinstance(found, str | int):
+        return ""
+    return str(found)
+
+
 def word_at(document: Any, path: Path | None) -> str:
     """A vendor's own word; only what looks like one, because messages quote arguments."""
     word = text_at(document, path)
@@ -140,7 +149,7 @@ def reading_of(
     """The reading of one object; None where it has no id, lacks the word that would decide, or
     tells money that cannot be read: that must not pass as the right amount. ``seen_at`` stands for
     the object's own time where the recipe names none."""
-    receipt_id = text_at(document, spec.id) or header_id
+    receipt_id = id_at(document, spec.id) or header_id
     if not receipt_id or not is_plain(receipt_id) or not tells_money(spec, document):
         return None
     word = word_at(document, spec.status)
@@ -157,7 +166,7 @@ def reading_of(
         amount_minor=amount_at(document, spec.amount),
         currency=currency_at(document, spec.currency),
         livemode=livemode_at(document, spec.livemode),
-        vendor_account=text_at(document, spec.vendor_account) or None,
+        vendor_account=id_at(document, spec.vendor_account) or None,
         vendor_time=seconds_at(document, spec.time) or seen_at,
         failure_code=word_at(document, spec.failure_code) or "declined",
         document=json.dumps(document if isinstance(document, Mapping) else {}),

@@ -21,7 +21,7 @@ from standardwebhooks.webhooks import EmptyWebhookSecretError
 from outbox.contracts.keys import key_in, owner_in
 from outbox.contracts.recipe import Recipe, Signature, WebhookSpec
 from outbox.outcomes import WebhookFact, WebhookRefused
-from vendors.http_json_reading import NOT_JSON, at, livemode_at, parsed, seconds_at, text_at
+from vendors.http_json_reading import NOT_JSON, at, id_at, livemode_at, parsed, seconds_at, text_at
 
 FUTURE_S = 60
 _MOST_SECRETS = 2
@@ -60,12 +60,10 @@ def verify(
         raise WebhookRefused(
             "no webhook secret is configured for this account, or none is readable"
         )
+    # A server may hand a header's stray bytes on as text that has no encoding.
+    readable = [one for one in given[:_MOST_SIGNATURES] if one.isascii()]
     # Every pair is compared: the time taken says nothing of which secret matched.
-    matches = [
-        hmac.compare_digest(one.encode(), other.encode())
-        for one in expected
-        for other in given[:_MOST_SIGNATURES]
-    ]
+    matches = [hmac.compare_digest(one, other) for one in expected for other in readable]
     if not any(matches):
         raise WebhookRefused("no signature matches the body")
     if stamp is not None and stamp < now_epoch_s - signature.tolerance_s:
@@ -102,10 +100,10 @@ def _fact(recipe: Recipe, spec: WebhookSpec, event: Any, raw: bytes) -> WebhookF
     object_id, mark = _object(recipe, document)
     mark = text_at(event, spec.owner) or mark
     key = text_at(event, spec.key)
-    receipts = [object_id, *(text_at(event, path) for path in spec.receipts)]
+    receipts = [object_id, *(id_at(event, path) for path in spec.receipts)]
     return WebhookFact(
         # An id that only a header tells would be gone when the stored body is read again.
-        event_id=text_at(event, spec.event_id) or f"sha256:{hashlib.sha256(raw).hexdigest()}",
+        event_id=id_at(event, spec.event_id) or f"sha256:{hashlib.sha256(raw).hexdigest()}",
         kind=text_at(event, spec.kind) or "event",
         object_id=object_id,
         receipt_ids=tuple(dict.fromkeys(one for one in receipts if one)),
@@ -113,7 +111,7 @@ def _fact(recipe: Recipe, spec: WebhookSpec, event: Any, raw: bytes) -> WebhookF
         owner=owner_in(mark) or owner_in(key),
         owner_key=key_in(mark),
         livemode=livemode_at(event, spec.livemode),
-        vendor_account=text_at(event, spec.vendor_account) or None,
+        vendor_account=id_at(event, spec.vendor_account) or None,
         vendor_time=seconds_at(event, spec.time),
         snapshot=document or None,
     )
@@ -125,7 +123,7 @@ def _object(recipe: Recipe, document: Mapping[str, Any]) -> tuple[str, str]:
     first = ("", "")
     for operation in recipe.operations.values():
         spec = operation.receipt
-        seen = text_at(document, spec.id), text_at(document, spec.owner)
+        seen = id_at(document, spec.id), text_at(document, spec.owner)
         if seen[0] and owner_in(seen[1]):
             return seen
         first = first if first[0] else (seen[0], "")

@@ -122,7 +122,7 @@ class SmtpVendor:
         self,
         operation: str,
         document: Mapping[str, Any],
-        params: Mapping[str, Any],  # noqa: ARG002
+        params: Mapping[str, Any] | None,  # noqa: ARG002
     ) -> Reading | None:
         """A message that a server took in; None where the document is no receipt of ours."""
         named = document.get("message_id")

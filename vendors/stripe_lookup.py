@@ -192,7 +192,7 @@ def _marked(call: Call, document: Mapping[str, Any]) -> bool:
 
 
 def _read(call: Call, document: Mapping[str, Any], seen_at: int) -> Reading:
-    reading = classify(call.operation, document, call.params, seen_at=seen_at)
+    reading = classify(call.operation, document, call.asked, seen_at=seen_at)
     if reading is None:
         raise Unread("an object of ours that cannot be read")
     if wrong_mode(call.account, reading.livemode):
@@ -218,7 +218,7 @@ def _one(get: Get, call: Call, object_id: str) -> Reading | None:
 
 
 def _read_retrieved(call: Call, document: Mapping[str, Any], seen_at: int) -> Reading:
-    reading = classify(call.operation, document, call.params, seen_at=seen_at)
+    reading = classify(call.operation, document, call.asked, seen_at=seen_at)
     if reading is None:
         raise Unread("an object that cannot be read")
     if wrong_mode(call.account, reading.livemode):

@@ -65,12 +65,13 @@ class Kind:
 
 
 def classify(
-    operation: str, document: Document, params: Document, *, seen_at: int = 0
+    operation: str, document: Document, params: Document | None, *, seen_at: int = 0
 ) -> Reading | None:
     """The reading of ``document`` for ``operation``; None where it is no object of that operation.
 
-    ``params`` are what was asked: an object that was to be confirmed at once and is seen between
-    its creation and its confirmation shows nothing yet. ``seen_at`` is the vendor's time of this
+    ``params`` are what was asked (None: not known): an object that was, or may have been, to be
+    confirmed at once and is seen between its creation and its confirmation shows nothing yet.
+    ``seen_at`` is the vendor's time of this
     sight of the object (seconds since the epoch); without it the object's creation is taken.
     """
     kind = KINDS[operation]
@@ -84,7 +85,8 @@ def classify(
     if amount is not None and not is_amount(amount):
         return None  # it must not pass as the right one
     standing, business, said = word
-    if operation in _CONFIRMS and params.get("confirm") and said in _UNCONFIRMED:
+    may_confirm = params is None or params.get("confirm")
+    if operation in _CONFIRMS and may_confirm and said in _UNCONFIRMED:
         standing = Standing.DECLINED if standing is Standing.DECLINED else Standing.OPEN
     return Reading(
         receipt_id=receipt_id,

@@ -25,7 +25,10 @@ def offer(what: str) -> Completer:
     def complete(_: click.Context, __: click.Parameter, typed: str) -> list[CompletionItem[str]]:
         try:
             return [
-                CompletionItem(value, help=about or None) for value, about in _found(what, typed)
+                CompletionItem(value, help=about or None)
+                for value, about in _found(what, typed)
+                # The shells' scripts take a line a value, and nobody reads what is not shown.
+                if value and value.isprintable()
             ]
         except Exception:
             return []

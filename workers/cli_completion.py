@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import click
-from click.shell_completion import get_completion_class
+from click.shell_completion import (
+    BashComplete,
+    FishComplete,
+    add_completion_class,
+    get_completion_class,
+)
 
 from workers.cli_output import show_json
 from workers.cli_run import Verb, current
@@ -11,6 +16,51 @@ from workers.cli_run import Verb, current
 _NAME = "outbox"
 _VARIABLE = "_OUTBOX_COMPLETE"
 _SHELLS = ("bash", "zsh", "fish")
+
+# Click's script hands each value to bash as it is: bash would expand a tenant called `*`, and run
+# one called `$(...)` with the line. Inside a quotation that somebody has begun, a value that needs
+# quoting of its own is not offered.
+_BASH = r"""
+%(complete_func)s() {
+    local IFS=$'\n'
+    local line kind value quoted plain='^[A-Za-z0-9_./:@+=,-]+$'
+    COMPREPLY=()
+    while IFS= read -r line; do
+        kind=${line%%%%,*} value=${line#*,}
+        case $kind in
+            dir) compopt -o dirnames ;;
+            file) compopt -o default ;;
+            plain)
+                printf -v quoted '%%q' "$value"
+                case ${COMP_WORDS[COMP_CWORD]} in
+                    [\"\']*) [[ $value =~ $plain ]] && COMPREPLY+=("$value") ;;
+                    *) COMPREPLY+=("$quoted") ;;
+                esac
+                ;;
+        esac
+    done < <(env COMP_WORDS="${COMP_WORDS[*]}" COMP_CWORD=$COMP_CWORD \
+        %(complete_var)s=bash_complete "$1")
+    return 0
+}
+
+complete -o nosort -F %(complete_func)s %(prog_name)s
+""".lstrip()
+
+
+@add_completion_class
+class Bash(BashComplete):
+    """Bash, with each value quoted as it is inserted."""
+
+    name = "bash"
+    source_template = _BASH
+
+
+@add_completion_class
+class Fish(FishComplete):
+    """Fish, which quotes by itself; a value may hold a comma."""
+
+    name = "fish"
+    source_template = FishComplete.source_template.replace('split ","', 'split -m 1 ","')
 
 
 @click.command(

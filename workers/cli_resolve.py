@@ -25,7 +25,12 @@ def resolve(*, once: bool, dry_run: bool) -> None:
     run = current()
     policy = run.settings.policy
     with run.store.transaction() as tx:
-        due = checks.due(tx, prefixes=run.directory.gate_prefixes(), lane_wait_s=policy.lane_wait_s)
+        due = checks.due(
+            tx,
+            prefixes=run.directory.gate_prefixes(),
+            lane_wait_s=policy.lane_wait_s,
+            windows=run.directory.windows(),
+        )
     jobs = _jobs(run)
     rows = [
         {"job": name, "due": due[name], "done": None if dry_run else job()}

@@ -13,7 +13,7 @@ TOPICS: Mapping[str, tuple[str, str]] = {
 2    usage: a wrong option, an ambiguous id (the candidates are listed),
      or a wrong setting; nothing was changed
 3    a check found something (doctor, health, vendor check, schema check,
-     consume --once); what it found is on stdout
+     consume --once, drill); what it found is on stdout
 4    refused by policy; nothing was changed, and the reason is on stderr
 5    there is no such row; candidates are listed where there are some
 6    the database or the vendor is unreachable; ask again

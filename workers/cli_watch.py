@@ -144,24 +144,43 @@ def _again(read: Callable[[], T], away: str, *, say_it: bool) -> tuple[T | None,
 
 
 def _screen(read: Callable[[], T], show: Callable[[T], None], every_s: float) -> None:
-    from rich.console import Console
-    from rich.live import Live
-    from rich.text import Text
-
     found: T | None = read()
     away = ""
     text = ""
-    with Live(console=Console(highlight=False), screen=True, auto_refresh=False) as live:
+    with _frames() as paint:
         while True:
             if found is not None:
                 text = _painted(show, found)
             head = f"every {every_s:g} s; q or Ctrl-C ends" + (
                 f"; {away}, trying again" * bool(away)
             )
-            live.update(Text.from_ansi(_cropped(f"{head}\n\n{text}")), refresh=True)
+            paint(f"{head}\n\n{text}")
             if _is_told_to_end(every_s):
                 return
             found, away = _again(read, away, say_it=False)
+
+
+@contextlib.contextmanager
+def _frames() -> Iterator[Callable[[str], None]]:
+    """What shows a frame: in place of the one before; below it, where it is another one, on a
+    terminal that can only be written to."""
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    if not console.is_dumb_terminal:
+        with Live(console=console, screen=True, auto_refresh=False) as live:
+            yield lambda frame: live.update(Text.from_ansi(_cropped(frame)), refresh=True)
+        return
+    before = [""]
+
+    def below(frame: str) -> None:
+        if frame != before[0]:
+            before[0] = frame
+            click.echo(f"{click.unstyle(frame)}\n")
+
+    yield below
 
 
 class _Page(io.StringIO):
@@ -203,7 +222,8 @@ def _restored() -> Iterator[None]:
             return
         mode = termios.tcgetattr(sys.stdin)
         try:
-            tty.setcbreak(sys.stdin)
+            # What was typed before is a key too: it is not thrown away.
+            tty.setcbreak(sys.stdin, termios.TCSADRAIN)
             with contextlib.suppress(KeyboardInterrupt):
                 yield
         finally:

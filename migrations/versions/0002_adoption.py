@@ -15,11 +15,18 @@ depends_on = None
 
 TOLD = """
 ALTER TABLE outbox.intents
-    -- Noted when the request is emptied: the path names the vendor's object, a join key.
+    -- The path names the vendor's object, a join key. Noted where the request is sealed, which may
+    -- open no more, and when it is emptied.
     ADD COLUMN request_path text,
     -- When the word that was told stopped being true: a contradiction or a ruling. The run has the
     -- present word again once told_at is later.
-    ADD COLUMN retracted_at timestamptz;
+    ADD COLUMN retracted_at timestamptz,
+    -- The last try failed here, before any byte left: nothing that a vendor or a switch does helps
+    -- the row. The release before leaves it as it is, and false is what it then means.
+    ADD COLUMN local_failure boolean NOT NULL DEFAULT false,
+    -- By what the vendor knows the frozen request again: where it has its key, and its marks. Empty
+    -- where the adapter knows, which is all that the release before can send.
+    ADD COLUMN carries text NOT NULL DEFAULT '';
 -- Few rows: a word that was taken back guards its twin too, and holds one that waits.
 CREATE INDEX intents_retracted
     ON outbox.intents (tenant, vendor, account, run_id, tool, fingerprint)
@@ -29,29 +36,34 @@ CREATE INDEX intents_successors ON outbox.intents (supersedes)
 -- Rows that wait to be sent, by account: those of one that is closed are skipped at once. The
 -- index of all that may be escalated shrinks by them: the release before reads a little slower.
 CREATE INDEX intents_escalate_waiting ON outbox.intents (vendor, account, escalate_at)
-    WHERE escalate_at IS NOT NULL AND status = 'pending' AND veto IS NULL;
+    WHERE escalate_at IS NOT NULL AND status = 'pending' AND veto IS NULL AND NOT local_failure;
 DROP INDEX outbox.intents_escalate;
 CREATE INDEX intents_escalate ON outbox.intents (escalate_at)
     WHERE escalate_at IS NOT NULL AND settled_at IS NULL
-      AND (status <> 'pending' OR veto IS NOT NULL);
+      AND (status <> 'pending' OR veto IS NOT NULL OR local_failure);
 """
 
 LANES = """
 -- A lane begins with its account, as the gate does, so that a claim skips all lanes of one that is
--- closed. The release before writes them without: its rows are brought to the one form, or two rows
--- of one lane would pass each other while both releases run.
+-- closed; then comes its tenant, so that no row of one stands in a lane of another. The release
+-- before writes them without: its rows are brought to the one form, or two rows of one lane would
+-- pass each other while both releases run.
 CREATE FUNCTION outbox.lane_with_account() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     NEW.lane := split_part(NEW.gate, '/', 1) || '/' || split_part(NEW.gate, '/', 2) || '/'
-        || NEW.lane;
+        || left(encode(sha256(convert_to(NEW.tenant, 'UTF8')), 'hex'), 32) || '/' || NEW.lane;
     RETURN NEW;
 END $$;
 CREATE TRIGGER intents_lane BEFORE INSERT ON outbox.intents
     FOR EACH ROW WHEN (NEW.lane IS NOT NULL AND strpos(NEW.lane, '/') = 0)
     EXECUTE FUNCTION outbox.lane_with_account();
 UPDATE outbox.intents
-    SET lane = split_part(gate, '/', 1) || '/' || split_part(gate, '/', 2) || '/' || lane
+    SET lane = split_part(gate, '/', 1) || '/' || split_part(gate, '/', 2) || '/'
+        || left(encode(sha256(convert_to(tenant, 'UTF8')), 'hex'), 32) || '/' || lane
     WHERE lane IS NOT NULL AND strpos(lane, '/') = 0 AND settled_at IS NULL;
+ALTER TABLE outbox.intents ADD CONSTRAINT lane_of_its_tenant CHECK (
+    lane IS NULL OR settled_at IS NOT NULL OR split_part(lane, '/', 3)
+        = left(encode(sha256(convert_to(tenant, 'UTF8')), 'hex'), 32));
 """
 
 BESIDE = """
@@ -76,6 +88,54 @@ CREATE TABLE outbox.agent_tenants (
 );
 CREATE UNIQUE INDEX agent_tenants_once ON outbox.agent_tenants (login, COALESCE(tenant, ''));
 """
+
+# What an agent's login writes is read by the claims, the checks and the consumers of everybody.
+_EARLIEST, _LATEST = "'1970-01-01 00:00+00'", "'3000-01-01 00:00+00'"
+_TIMES = {
+    "intents": "created_at, due_at, ttl_at, window_ends_at, escalate_at, verify_at, first_sent_at, "
+    "last_sent_at, last_lease_end, absent_first_at, absent_last_at, lease_until, resolver_until, "
+    "settled_at, contradicted_at, told_at, retracted_at",
+    "epochs": "started_at, ended_at",
+    "consumers": "registered_at",
+    "settlements": "at",
+    "deliveries": "consumed_at, due_at",
+    "events": "at",
+}
+
+
+def _is_object(column: str) -> str:
+    """Text that everybody can read as an object: no deeper than what enqueue takes."""
+    return (
+        f"octet_length({column}) <= 1048576 AND jsonb_typeof({column}::jsonb) = 'object' "
+        f"AND NOT jsonb_path_exists({column}::jsonb, '$.**{{33}}')"
+    )
+
+
+def _bounds() -> str:
+    times = "".join(
+        f"""
+        ALTER TABLE outbox.{table} ADD CONSTRAINT {table}_times_bounded CHECK (
+            GREATEST({columns}) < {_LATEST} AND LEAST({columns}) > {_EARLIEST});"""
+        for table, columns in _TIMES.items()
+    )
+    return f"""
+{times}
+-- In days: no duration of a policy is longer than 366 of them.
+ALTER TABLE outbox.intents ADD CONSTRAINT ttl_bounded CHECK (ttl_s <= 366 * 86400.0),
+    ADD CONSTRAINT identity_readable CHECK ({_is_object("identity")}),
+    ADD CONSTRAINT guard_readable CHECK ({_is_object("guard")}),
+    ADD CONSTRAINT args_readable CHECK (args_codec <> 'plain' OR {_is_object("args")});
+ALTER TABLE outbox.deliveries ADD CONSTRAINT tries_bounded CHECK (tries BETWEEN 0 AND 2000000000);
+-- Each write of a row adds one to its version: no row can be brought to where that overflows.
+CREATE FUNCTION outbox.refuse_version() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'a version goes up by one' USING ERRCODE = 'check_violation';
+END $$;
+CREATE TRIGGER intents_version BEFORE UPDATE OF version ON outbox.intents
+    FOR EACH ROW WHEN (NEW.version NOT BETWEEN OLD.version AND OLD.version + 1)
+    EXECUTE FUNCTION outbox.refuse_version();
+"""
+
 
 # They run as the owner of the tables, so that an agent needs no right to what they read.
 OF_OWNER = """
@@ -108,8 +168,20 @@ CREATE FUNCTION outbox.fill_deliveries(of_consumer text, piece integer) RETURNS 
     UPDATE outbox.consumers SET filled_to = (SELECT max(id) FROM due)
     WHERE name = of_consumer AND filled_to IS NOT NULL
     RETURNING filled_to $$;
+-- Whoever writes results shares this table's lock, and whoever makes a consumer known has it alone:
+-- an agent may do that, and may neither lock the table by itself nor write the count. Snapshots
+-- from before the count changed hand no results to consumers any more.
+CREATE FUNCTION outbox.register_alone() RETURNS trigger LANGUAGE plpgsql
+    SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    LOCK TABLE outbox.registrations IN EXCLUSIVE MODE;
+    UPDATE outbox.registrations SET made = made + 1;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER consumers_alone BEFORE INSERT ON outbox.consumers
+    FOR EACH STATEMENT EXECUTE FUNCTION outbox.register_alone();
 REVOKE ALL ON FUNCTION outbox.tenants_allowed(), outbox.is_own(uuid, text),
-    outbox.fill_deliveries(text, integer) FROM PUBLIC;
+    outbox.fill_deliveries(text, integer), outbox.register_alone() FROM PUBLIC;
 """
 
 ROLES = """
@@ -117,13 +189,22 @@ DO $$
 BEGIN
     IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'outbox_agent') THEN
         GRANT UPDATE (retracted_at) ON outbox.intents TO outbox_agent;
+        -- What enqueue writes, in this release and the one before: no state, lease or counter.
+        REVOKE INSERT ON outbox.intents FROM outbox_agent;
+        GRANT INSERT (id, tenant, vendor, account, tool, operation, side_effect, run_id, epoch,
+            occurrence, once_per, supersedes, key, fingerprint, fingerprint_version, identity,
+            guard, args, args_codec, request, request_sha256, request_codec, request_path, carries,
+            api_version, amount_minor, currency, lane, on_doubt, resend_when_absent, gate, ttl_s,
+            due_at, ttl_at, escalate_at, created_at, tool_call_id, traceparent, note)
+            ON outbox.intents TO outbox_agent;
         -- An agent marks what it took and ends its own epochs; the rest of these rows is not its.
         REVOKE UPDATE ON outbox.epochs, outbox.deliveries FROM outbox_agent;
         GRANT UPDATE (ended_at) ON outbox.epochs TO outbox_agent;
         GRANT UPDATE (consumed_at, due_at, tries) ON outbox.deliveries TO outbox_agent;
         REVOKE INSERT, UPDATE (filled_to) ON outbox.consumers FROM outbox_agent;
         GRANT INSERT (name, registered_at) ON outbox.consumers TO outbox_agent;
-        GRANT SELECT, UPDATE (made) ON outbox.registrations TO outbox_agent;
+        -- A row lock needs the right to update some column; this one can only be true.
+        GRANT SELECT, UPDATE (one) ON outbox.registrations TO outbox_agent;
         GRANT EXECUTE ON FUNCTION outbox.tenants_allowed(), outbox.is_own(uuid, text),
             outbox.fill_deliveries(text, integer) TO outbox_agent;
     END IF;
@@ -153,8 +234,22 @@ _MAY_SEE = {
     "deliveries": "(SELECT outbox.tenants_allowed()) IS NULL OR EXISTS (SELECT FROM "
     "outbox.settlements s WHERE s.id = settlement_id)",
 }
+# The key and the id that a row has by its own columns, as enqueue makes them: what stands under
+# another one would keep its owner, of whatever tenant, from recording it.
+_KEY = """sha256(convert_to('["outbox-key/1",' || to_json(tenant)::text || ','
+    || to_json(vendor)::text || ',' || to_json(account)::text || ',' || CASE once_per
+        WHEN 'run' THEN '["run",' || to_json(run_id)::text || ']'
+        WHEN 'epoch' THEN '["epoch",' || to_json(run_id)::text || ',' || to_json(epoch)::text || ']'
+        ELSE '["tenant"]' END
+    || ',' || to_json(tool)::text || ',"' || encode(fingerprint, 'hex') || '",' || occurrence::text
+    || ',' || COALESCE('"' || supersedes::text || '"', 'null') || ']', 'UTF8'))"""
+_ID = """encode(set_byte(set_byte(substring(key FROM 1 FOR 16),
+    6, (get_byte(key, 6) & 15) | 128), 8, (get_byte(key, 8) & 63) | 128), 'hex')::uuid"""
 _MAY_WRITE = {
-    "intents": f"({_OF_TENANT}) AND (supersedes IS NULL OR outbox.is_own(supersedes, tenant))",
+    "intents": f"""(SELECT outbox.tenants_allowed()) IS NULL OR (
+        tenant = ANY ((SELECT outbox.tenants_allowed())::text[])
+        AND (supersedes IS NULL OR outbox.is_own(supersedes, tenant))
+        AND key = {_KEY} AND id = {_ID})""",
 }
 
 
@@ -177,7 +272,7 @@ END $$;
 
 
 def upgrade() -> None:
-    for block in (TOLD, LANES, BESIDE, OF_OWNER, ROLES, _policies()):
+    for block in (TOLD, LANES, BESIDE, _bounds(), OF_OWNER, ROLES, _policies()):
         op.execute(block)
 
 
@@ -188,6 +283,17 @@ def downgrade() -> None:
         op.execute(f"ALTER TABLE outbox.{table} DISABLE ROW LEVEL SECURITY")
     op.execute("DROP TRIGGER intents_lane ON outbox.intents")
     op.execute("DROP FUNCTION outbox.lane_with_account()")
+    op.execute("DROP TRIGGER intents_version ON outbox.intents")
+    op.execute("DROP FUNCTION outbox.refuse_version()")
+    op.execute(
+        "ALTER TABLE outbox.intents DROP CONSTRAINT lane_of_its_tenant, "
+        "DROP CONSTRAINT ttl_bounded, DROP CONSTRAINT identity_readable, "
+        "DROP CONSTRAINT guard_readable, DROP CONSTRAINT args_readable"
+    )
+    for table in _TIMES:
+        op.execute(f"ALTER TABLE outbox.{table} DROP CONSTRAINT {table}_times_bounded")
+    op.execute("DROP TRIGGER consumers_alone ON outbox.consumers")
+    op.execute("DROP FUNCTION outbox.register_alone()")
     op.execute("DROP FUNCTION outbox.fill_deliveries(text, integer)")
     op.execute("DROP FUNCTION outbox.is_own(uuid, text)")
     op.execute("DROP FUNCTION outbox.tenants_allowed()")
@@ -196,7 +302,10 @@ def downgrade() -> None:
     op.execute("ALTER TABLE outbox.deliveries DROP COLUMN due_at, DROP COLUMN tries")
     op.execute("DROP INDEX outbox.intents_escalate_waiting, outbox.intents_escalate")
     op.execute("DROP INDEX outbox.intents_successors")
-    op.execute("ALTER TABLE outbox.intents DROP COLUMN request_path, DROP COLUMN retracted_at")
+    op.execute(
+        "ALTER TABLE outbox.intents DROP COLUMN request_path, DROP COLUMN retracted_at, "
+        "DROP COLUMN local_failure, DROP COLUMN carries"
+    )
     op.execute(
         "CREATE INDEX intents_escalate ON outbox.intents (escalate_at) "
         "WHERE escalate_at IS NOT NULL AND settled_at IS NULL"
@@ -208,6 +317,7 @@ _RIGHTS_BEFORE = """
 DO $$
 BEGIN
     IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'outbox_agent') THEN
+        GRANT INSERT ON outbox.intents TO outbox_agent;
         GRANT UPDATE ON outbox.epochs, outbox.deliveries TO outbox_agent;
         GRANT INSERT, UPDATE (filled_to) ON outbox.consumers TO outbox_agent;
     END IF;

@@ -54,11 +54,16 @@ def check_look_ups(document: Document) -> Iterator[Fault]:
     receipts = {name: (place, part) for name, place, part in parts_of(document, "receipt")}
     told: set[Place] = set()
     looks = list(parts_of(document, "look_up"))
+    read_back = next((name for name, _, part in looks if part is not None), None)
     for name, place, look_up in looks:
         if look_up is None:
             by_external_id = False
-            if any(part is not None for _, _, part in looks):
-                yield place, f"operations.{name} has no look_up, and other operations have one"
+            if read_back is not None:
+                yield (
+                    place,
+                    f"operations.{name} cannot be looked up, and {read_back} can: there is no "
+                    f"[look_up] for all, and no operations.{name}.look_up of its own",
+                )
             continue
         texts = [look_up["path"], *look_up.get("query", {}).values()]
         by_external_id = by_external_id and any("{external_id}" in text for text in texts)

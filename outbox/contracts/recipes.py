@@ -6,6 +6,7 @@ has one is not known at all.
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from collections.abc import Iterator
@@ -75,7 +76,8 @@ def read_recipes(said: str) -> tuple[list[VendorContract], list[str]]:
 def _files(said: str, problems: list[str]) -> Iterator[Path]:
     for name in [part.strip() for part in said.split(",") if part.strip()]:
         path = Path(name)
-        if not path.is_dir():
+        # Of a name that cannot even be looked up (too long, in a locked folder) it says no.
+        if not os.path.isdir(path):
             yield path
             continue
         found = sorted(path.glob("*.toml"))

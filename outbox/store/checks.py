@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, LiteralString
 
-from psycopg import errors
+from psycopg import DataError, Error, errors
+from psycopg.types.json import Jsonb
 
 from outbox.codec import readable
 from outbox.contract import Account
+from outbox.errors import Unreachable
 from outbox.store.connection import Params, Transaction
 from outbox.store.intents import COLUMNS, Intent, as_intent
 from outbox.store.invariants import NEWEST, Invariant
 from outbox.store.invariants_beside import GUARDS, STANDING
 from outbox.store.overdue import ASKS, CLOSED_BY, WAITS
+from outbox.store.switches import TIMELINE
+from outbox.store.windows import WITHDRAWN
 
 SAMPLES = 10
 
@@ -43,6 +47,14 @@ def bounded(tx: Transaction) -> Iterator[None]:
         raise NotChecked("a lock is in the way") from None
     except errors.InsufficientPrivilege as error:
         raise NotChecked(f"the role may not: {error.diag.message_primary}") from None
+    except DataError as error:
+        # Without its message, which may quote the row.
+        raise NotChecked(f"a row cannot be read: {type(error).__name__}") from None
+    except (Error, Unreachable):
+        raise
+    except Exception as error:
+        # One row that nothing here can read shall hide no other finding.
+        raise NotChecked(f"a row cannot be read: {type(error).__name__}") from None
 
 
 def read_only(tx: Transaction) -> None:
@@ -130,7 +142,7 @@ def heartbeats_ahead(tx: Transaction, step_s: float) -> list[str]:
 def timelines(tx: Transaction) -> tuple[int | None, int]:
     """The database's timeline as the heartbeat last knew it, and as it is."""
     known = tx.one("SELECT detail FROM outbox.heartbeats WHERE role = 'timeline' LIMIT 1")
-    now = tx.one("SELECT (pg_control_checkpoint()).timeline_id AS timeline")
+    now = tx.one(f"SELECT {TIMELINE} AS timeline")
     assert now is not None
     return (known["detail"].get("timeline") if known else None), int(now["timeline"])
 
@@ -170,12 +182,12 @@ def open_questions(tx: Transaction) -> tuple[int, list[str]]:
 
 
 def kinds(tx: Transaction) -> list[dict[str, Any]]:
-    """Vendors, accounts, operations and fingerprint versions of unsettled rows, with counts."""
+    """Vendors, accounts, operations, fingerprint versions and what is carried, of unsettled rows,
+    with counts."""
+    of: LiteralString = "vendor, account, operation, fingerprint_version, carries"
     return tx.all(
-        f"SELECT vendor, account, operation, fingerprint_version, count(*) AS n, "
-        f"(array_agg(id::text ORDER BY seq))[1:{SAMPLES}] AS ids FROM outbox.intents "
-        "WHERE settled_at IS NULL GROUP BY vendor, account, operation, fingerprint_version "
-        "ORDER BY vendor, account, operation, fingerprint_version"
+        f"SELECT {of}, count(*) AS n, (array_agg(id::text ORDER BY seq))[1:{SAMPLES}] AS ids "
+        f"FROM outbox.intents WHERE settled_at IS NULL GROUP BY {of} ORDER BY {of}"
     )
 
 
@@ -211,7 +223,7 @@ def unsettled(tx: Transaction) -> list[dict[str, Any]]:
 def waiting(tx: Transaction, vendor: str, account: str) -> dict[str, Any]:
     """What would be sent at once if the account's gates opened now."""
     rows = tx.all(
-        "SELECT currency, count(*) AS n, sum(amount_minor)::bigint AS amount, "
+        "SELECT currency, count(*) AS n, sum(amount_minor) AS amount, "
         "min(created_at) AS oldest, array_agg(DISTINCT tenant) AS tenants FROM outbox.intents "
         "WHERE vendor = %(vendor)s AND account = %(account)s "
         "AND status IN ('pending', 'retryable') AND settled_at IS NULL "
@@ -227,7 +239,13 @@ def waiting(tx: Transaction, vendor: str, account: str) -> dict[str, Any]:
     }
 
 
-def due(tx: Transaction, *, prefixes: list[str], lane_wait_s: float) -> dict[str, int]:
+def due(
+    tx: Transaction,
+    *,
+    prefixes: list[str],
+    lane_wait_s: float,
+    windows: Mapping[str, float | None],
+) -> dict[str, int]:
     """How much is due now for each resolver job."""
     row = tx.one(
         f"""
@@ -242,12 +260,8 @@ def due(tx: Transaction, *, prefixes: list[str], lane_wait_s: float) -> dict[str
             + (SELECT count(*) FROM outbox.intents WHERE verify_at <= outbox.clock()
              AND EXISTS (SELECT FROM unnest(%(prefixes)s::text[]) a WHERE starts_with(gate, a)))
              AS resolve,
-            (SELECT count(*) FROM outbox.intents i WHERE status = 'retryable' AND (
-                window_ends_at <= outbox.clock() OR veto IS NOT NULL OR contradicted_at IS NOT NULL
-                OR EXISTS (SELECT FROM outbox.switches s WHERE s.kind <> 'breaker'
-                    AND starts_with(i.gate, s.gate_prefix))
-                OR EXISTS (SELECT FROM outbox.escalations e WHERE e.intent_id = i.id
-                    AND e.closed_at IS NULL AND e.acked_until > outbox.clock()))) AS withdraw,
+            (SELECT count(*) FROM outbox.intents i
+             WHERE status = 'retryable' AND {WITHDRAWN}) AS withdraw,
             (SELECT count(*) FROM outbox.intents i WHERE {ASKS}
              AND i.escalate_at <= outbox.clock())
             + (SELECT count(*) FROM outbox.intents i WHERE {WAITS}
@@ -263,7 +277,7 @@ def due(tx: Transaction, *, prefixes: list[str], lane_wait_s: float) -> dict[str
             (SELECT count(*) FROM outbox.pages WHERE state = 'due'
              AND due_at <= outbox.clock()) AS page
         """,
-        {"prefixes": prefixes, "lane_wait_s": lane_wait_s},
+        {"prefixes": prefixes, "lane_wait_s": lane_wait_s, "windows": Jsonb(dict(windows))},
     )
     assert row is not None
     return {name: int(count) for name, count in row.items()}

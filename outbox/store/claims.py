@@ -7,8 +7,8 @@ and not scanned. Every veto is repeated in the UPDATE's own predicate.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, LiteralString
 from uuid import UUID
 
@@ -28,12 +28,15 @@ from outbox.store.intents import Intent, as_intent
 @dataclass(frozen=True, slots=True)
 class Sendable:
     """One account this process can send for: its identity, its vendor's usable window (seconds
-    from the first send; None where no key is honoured) and the operations it knows."""
+    from the first send; None where no key is honoured), the operations it knows, and by what the
+    vendor knows a request of each again, by ``carried`` (empty where it is not given): rows that
+    were frozen otherwise are left alone."""
 
     vendor: str
     account: Account
     window_s: float | None
     operations: tuple[str, ...]
+    carries: Mapping[str, str] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """The row of the claim's ``known`` relation."""
@@ -44,7 +47,7 @@ class Sendable:
             "mode": self.account.mode,
             "vendor_account": self.account.vendor_account,
             "window_s": self.window_s,
-            "operations": list(self.operations),
+            "operations": {name: self.carries.get(name, "") for name in self.operations},
         }
 
 

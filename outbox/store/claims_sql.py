@@ -6,19 +6,22 @@ from typing import LiteralString
 
 from outbox.store.held import IS_HELD
 from outbox.store.intents import COLUMNS_OF_I
+from outbox.store.invariants import IS_SOUND
 from outbox.store.lanes import head_of
+from outbox.store.windows import end_of
 
 # Which rows may be claimed at all. Repeated in the UPDATE, on the row as it is once it is locked.
 # Whether a row is held is of another row, and asked once.
-_ROW_MAY = """
+_ROW_MAY = f"""
     k.vendor = i.vendor AND k.account = i.account
     AND i.veto IS NULL AND i.contradicted_at IS NULL
     AND i.fingerprint_version = ANY(%(fingerprint_versions)s)
-    AND k.operations ? i.operation
+    AND k.operations ->> i.operation = i.carries
     AND i.request_codec = ANY(%(codecs)s)
     AND (i.mode IS NULL OR i.mode = k.mode)
     AND (i.vendor_account IS NULL OR i.vendor_account = k.vendor_account)
-    AND (i.status = 'pending' OR i.window_ends_at > outbox.clock()
+    AND {IS_SOUND}
+    AND (i.status = 'pending' OR {end_of("k.window_s")} > outbox.clock()
          OR (k.window_s IS NULL AND i.doubt = 0))
     AND NOT (i.status = 'pending' AND i.once_per = 'epoch' AND i.side_effect <> 'compensation'
          AND EXISTS (SELECT FROM outbox.epochs e WHERE e.tenant = i.tenant

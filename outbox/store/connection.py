@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
+import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, LiteralString
 
 import psycopg
@@ -39,7 +41,8 @@ _REST_S = 1.0
 _CHECK_S = 1.0
 
 # Registering a consumer excludes writers of settlements, so that no result falls between the
-# back-fill and the fan-out; writers share it.
+# back-fill and the fan-out. This is the advisory lock by which it excludes those of release 0.1,
+# which share it; any login can take it, so nothing but a registration waits for it.
 CONSUMERS_LOCK = 0x6F757462
 
 
@@ -49,6 +52,11 @@ _BUSY = (
     psycopg.errors.QueryCanceled,
     psycopg.errors.DeadlockDetected,
 )
+
+
+class Odd(Exception):
+    """A part of a transaction failed by what it found; named by the class of the error alone, whose
+    message may quote a row."""
 
 
 class Transaction:
@@ -69,6 +77,19 @@ class Transaction:
     def run(self, sql: LiteralString, params: Params | None = None) -> int:
         """Runs a statement and returns how many rows it touched."""
         return self.connection.execute(sql, params).rowcount
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """A part that may fail by itself: what it wrote is taken back, and the transaction goes on.
+        Raises ``Odd``; an error of the connection or of a wait as it is, for it is not the part's.
+        """
+        try:
+            with self.connection.transaction():
+                yield
+        except psycopg.OperationalError:
+            raise
+        except Exception as error:
+            raise Odd(type(error).__name__) from error
 
     def hurry(self, lock_s: float) -> None:
         """From here on a lock is waited for so long at the most; then ``Busy``."""
@@ -94,6 +115,11 @@ class _Connection(psycopg.Connection[DictRow]):
             self.pgconn.finish()
             raise psycopg.errors.ConnectionTimeout(f"no answer within {limit_s:.1f} s") from None
 
+    def cut(self) -> None:
+        """Ends the wait of another thread for the server."""
+        with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(self.fileno())) as same:
+            same.shutdown(socket.SHUT_RDWR)
+
 
 class Store:
     """The ledger's own connections. Build it after a fork, never before one."""
@@ -103,6 +129,8 @@ class Store:
         self.codec = settings.codec
         self._begin = _begin(settings)
         self._thread = threading.local()
+        self._using: dict[object, _Connection] = {}
+        self.is_cut = False
         self._limit_s = settings.statement_timeout_s + _SLACK_S
         url = settings.require_database().replace("postgresql+psycopg", "postgresql", 1)
         self._pool: ConnectionPool[_Connection] = ConnectionPool(
@@ -136,8 +164,12 @@ class Store:
         """
         give_up_at = math.inf if patience_s is None else time.monotonic() + patience_s
         self._thread.give_up_at = give_up_at
+        this = object()
         try:
             with self._pool.connection(timeout=patience_s) as connection:
+                self._using[this] = connection
+                if self.is_cut:
+                    raise PoolClosed("this process ends")
                 connection.give_up_at = give_up_at
                 self._open(connection)
                 yield Transaction(connection, self.codec)
@@ -147,6 +179,16 @@ class Store:
             raise Busy(f"the database is busy: {_reason(error)}") from error
         except psycopg.OperationalError as error:
             raise Unreachable(f"the database connection failed: {_reason(error)}") from error
+        finally:
+            self._using.pop(this, None)
+
+    def cut(self) -> None:
+        """Ends every wait for the database at once, in whichever thread, and lets none begin: all
+        is ``Unreachable`` from here on. For a process that must end though the database hangs."""
+        self.is_cut = True
+        self._pool.close(timeout=0)
+        for connection in list(self._using.values()):
+            connection.cut()
 
     def close(self) -> None:
         """Drops the connections."""

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
+from types import MappingProxyType
 from uuid import UUID, uuid4
+
+from psycopg.types.json import Jsonb
 
 from outbox.store.connection import Transaction
 from outbox.store.intents import COLUMNS, COLUMNS_OF_I, Intent, as_intent
 from outbox.store.moves import log
+from outbox.store.windows import WITHDRAWN
+
+NO_WINDOWS: Mapping[str, float | None] = MappingProxyType({})
 
 
 def expire_leases(tx: Transaction, *, limit: int, look_in_s: float, max_crashes: int) -> int:
@@ -144,6 +152,25 @@ def note_look(
     )
 
 
+UNREADABLE = "look_unreadable"
+
+
+def note_unreadable(tx: Transaction, intent_id: UUID, reason: str, *, by: str) -> None:
+    """Keeps why a look-up said nothing; the same reason again is kept once."""
+    if last_unreadable(tx, intent_id) != reason:
+        log(tx, kind=UNREADABLE, actor=by, intent_id=intent_id, reason=reason)
+
+
+def last_unreadable(tx: Transaction, intent_id: UUID) -> str | None:
+    """Why the last look-up that said nothing did so; None where each said something."""
+    row = tx.one(
+        "SELECT reason FROM outbox.events WHERE intent_id = %(id)s AND kind = %(kind)s "
+        "ORDER BY id DESC LIMIT 1",
+        {"id": intent_id, "kind": UNREADABLE},
+    )
+    return str(row["reason"]) if row else None
+
+
 def look_now(tx: Transaction, intent_id: UUID) -> None:
     """Evidence points at the row: the resolver shall look at once. A look that has begun may have
     missed it: what it says is dropped, and the row is free for the next."""
@@ -154,22 +181,31 @@ def look_now(tx: Transaction, intent_id: UUID) -> None:
     )
 
 
-def withdrawable(tx: Transaction, limit: int) -> list[Intent]:
-    """Approved re-sends that may no longer go out, locked: the window closed, a veto came late, a
-    person is looking, or the account is paused by a person or by refused credentials."""
+def withdrawable(
+    tx: Transaction, limit: int, windows: Mapping[str, float | None] = NO_WINDOWS
+) -> list[Intent]:
+    """Approved re-sends that may no longer go out, locked: the window closed (``windows``: by
+    vendor, the seconds that hold now), a veto came late, a person is looking, or the account is
+    paused by a person or by refused credentials."""
     rows = tx.all(
         f"""
-        SELECT {COLUMNS} FROM outbox.intents i WHERE status = 'retryable' AND (
-            window_ends_at <= outbox.clock() OR veto IS NOT NULL OR contradicted_at IS NOT NULL
-            OR EXISTS (SELECT FROM outbox.switches s WHERE s.kind <> 'breaker'
-                       AND (s.kind = 'clock' OR starts_with(i.gate, s.gate_prefix)))
-            OR EXISTS (SELECT FROM outbox.escalations e WHERE e.intent_id = i.id
-                       AND e.closed_at IS NULL AND e.acked_until > outbox.clock()))
+        SELECT {COLUMNS} FROM outbox.intents i WHERE status = 'retryable' AND {WITHDRAWN}
         ORDER BY id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
         """,
-        {"limit": limit},
+        {"limit": limit, "windows": Jsonb(dict(windows))},
     )
     return [as_intent(row, tx.codec) for row in rows]
+
+
+def shorten_window(tx: Transaction, row: Intent, end: datetime) -> Intent:
+    """The row as it is once its window was found to end earlier than was promised when it was
+    sent: for processes that do not know that yet, and for people. A person is asked by then."""
+    tx.run(
+        "UPDATE outbox.intents SET window_ends_at = %(end)s, "
+        "escalate_at = LEAST(escalate_at, %(end)s) WHERE id = %(id)s",
+        {"id": row.id, "end": end},
+    )
+    return replace(row, window_ends_at=end)
 
 
 def person_is_looking(tx: Transaction, intent_id: UUID) -> bool:

@@ -24,6 +24,7 @@ from sqlalchemy.orm import Session, scoped_session
 from outbox.errors import (
     Denied,
     Invalid,
+    KeyTaken,
     NotFound,
     OutboxError,
     ReadOnly,
@@ -70,7 +71,7 @@ def insert_or_find(draft: Draft, is_committed: Callable[[Params], bool]) -> Step
             # What is recorded stays so, also where it could not be recorded now.
             rows = yield FIND, sought
             if rows:
-                return _timed(rows[0]), True
+                return _found(rows[0], draft), True
         if draft.columns["supersedes"] is not None:
             yield from _check_superseded(draft)
         rows = yield insert_sql(draft.columns), draft.columns
@@ -78,11 +79,14 @@ def insert_or_find(draft: Draft, is_committed: Callable[[Params], bool]) -> Step
             return _timed(rows[0]), False
         rows = yield FIND, sought
         if rows:
-            return _timed(rows[0]), True
+            return _found(rows[0], draft), True
         over = yield OVER, draft.columns
         if over:
             return None, False
-    raise _retry()
+    if is_committed(sought):
+        raise _retry()
+    # What stands in the way, again and again, is nothing that this login may see.
+    raise KeyTaken(str(draft.id))
 
 
 def lock_order(draft: Draft) -> tuple[str, ...]:
@@ -109,6 +113,17 @@ def _turn(draft: Draft) -> str:
 def moment(microseconds: int) -> datetime:
     """The time, in UTC, that a statement gave in microseconds of the epoch."""
     return _EPOCH + timedelta(microseconds=microseconds)
+
+
+def _found(row: Mapping[str, Any], draft: Draft) -> Mapping[str, Any]:
+    """The row that is there. A unique index asks nobody whose a key is: what somebody else wrote
+    under it is no answer to this draft. Raises ``KeyTaken``."""
+    place = (row["tenant"], row["vendor"], row["account"])
+    prints = {one.fingerprint.hex() for one in draft.ever}
+    ours = (draft.scope.tenant, draft.tool.vendor, draft.scope.account)
+    if place != ours or row["fingerprint"] not in prints:
+        raise KeyTaken(str(draft.id))
+    return _timed(row)
 
 
 def _timed(row: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -25,7 +25,8 @@ _SEEN = (
     "id, status, doubt, version, guard, args, args_codec, epoch, "
     "CAST(EXTRACT(EPOCH FROM created_at) * 1000000 AS bigint) AS created_at, "
     "CAST(contradicted_at AS text) AS contradicted_at, "
-    "business_status, receipt_id, failure_code, note, run_id, tool, identity"
+    "business_status, receipt_id, failure_code, note, run_id, tool, identity, "
+    "tenant, vendor, account, encode(fingerprint, 'hex') AS fingerprint"
 )
 
 

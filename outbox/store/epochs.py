@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from outbox.errors import StaleEpoch
-from outbox.store.connection import CONSUMERS_LOCK
 from outbox.store.enqueueing import Steps
+from outbox.store.settlements import SHARE_CONSUMERS
 
 _END = (
     "UPDATE outbox.epochs SET ended_at = outbox.clock() WHERE tenant = CAST(%(tenant)s AS text) "
@@ -49,7 +49,7 @@ _KNOWN_TO_ALL = "SELECT made FROM outbox.registrations FOR SHARE"
 # Two turns that begin at once take turns: the later one ends the earlier one.
 _LOCK = (
     "SELECT pg_advisory_xact_lock(hashtextextended(CAST(%(tenant)s AS text) || '/' || "
-    "CAST(%(run_id)s AS text), 0)), pg_advisory_xact_lock_shared(CAST(%(lock)s AS bigint))"
+    "CAST(%(run_id)s AS text), 0))"
 )
 
 
@@ -58,7 +58,8 @@ def advance(tenant: str, run_id: str, epoch: str) -> Steps:
     Raises ``StaleEpoch`` for one that is over already, and ``RetryTransaction`` where the caller's
     snapshot hides a consumer."""
     params = {"tenant": tenant, "run_id": run_id, "epoch": epoch}
-    yield _LOCK, {**params, "lock": CONSUMERS_LOCK}
+    yield _LOCK, params
+    yield SHARE_CONSUMERS, {}
     over = yield _OVER, params
     if over:
         raise StaleEpoch(run_id, epoch)

@@ -101,8 +101,12 @@ class Intent:
     args_codec: str = PLAIN.writes
     request_codec: str = PLAIN.writes
     receipt_codec: str = PLAIN.writes
-    # Where the request was emptied: the path it went to, which names the vendor's object.
+    # Where the request is sealed or emptied: the path it went to, which names the vendor's object.
     request_path: str | None = None
+    # The last try failed here, before any byte left.
+    local_failure: bool = False
+    # By what the vendor knows the frozen request again, by ``carried``.
+    carries: str = ""
     codec: Codec = field(default=PLAIN, repr=False, compare=False)
 
     @property
@@ -133,9 +137,31 @@ class Intent:
         """The frozen request as an adapter takes it; of an emptied one only what names the vendor's
         object, to read that. Where nobody said whose the account is, it must be the one that the
         row was first claimed for. Raises ``Sealed``."""
+        frozen: Mapping[str, Any] = json.loads(self.plain_text("request") or "{}")
+        return self._call(frozen, account, cutoff, KeySlot.of(frozen.get("key")))
+
+    def call_to_read(self, account: Account, cutoff: Cutoff | None = None) -> Call:
+        """The same for a look, which needs the key, its slot and the path and not the request:
+        where that cannot be opened or read, the call is not ``whole``. Raises as ``call`` where the
+        object that it was to change is not known."""
+        try:
+            return self.call(account, cutoff)
+        except (Sealed, ValueError, TypeError, AttributeError, RecursionError):
+            slot = KeySlot.of_text(self.carries)
+            found = replace(self._call({}, account, cutoff, slot), whole=False)
+            if not found.path or "{" in found.path:
+                raise
+            return found
+
+    def _call(
+        self,
+        frozen: Mapping[str, Any],
+        account: Account,
+        cutoff: Cutoff | None,
+        key_slot: KeySlot | None,
+    ) -> Call:
         if not account.vendor_account:
             account = replace(account, vendor_account=self.vendor_account or "")
-        frozen: Mapping[str, Any] = json.loads(self.plain_text("request") or "{}")
         return Call(
             intent_id=self.id,
             key=bytes(self.key),
@@ -148,13 +174,14 @@ class Intent:
             amount_minor=self.amount_minor,
             currency=self.currency,
             recorded_epoch_s=int(self.created_at.timestamp()),
-            key_slot=KeySlot.of(frozen.get("key")),
+            key_slot=key_slot,
             cutoff=cutoff or Unlimited(),
         )
 
     def path_without_request(self) -> str:
         """The path of a request that is not there (or cannot be opened): what was noted when it
-        was emptied, else by the contract, with the receipt as the object that it names."""
+        was sealed or emptied, else by the contract, with the receipt as the object that it names.
+        """
         if self.request_path is not None:
             return self.request_path
         contract = CONTRACTS.get(self.vendor)

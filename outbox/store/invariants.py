@@ -19,6 +19,13 @@ _SEEN: LiteralString = f"""(
     (SELECT * FROM outbox.intents WHERE settled_at IS NOT NULL ORDER BY seq DESC LIMIT {NEWEST}))"""
 SEEN = f"of the unsettled intents and the newest {NEWEST} settled ones"
 _UNSETTLED = "of the unsettled intents"
+# A row ``i`` that can be read and reckoned with, of what an agent's login may write. The schema
+# lets no other in; should its constraints be gone, such a row keeps no other from being claimed.
+IS_SOUND: LiteralString = """(i.ttl_s <= 366 * 86400.0
+        AND GREATEST(i.created_at, i.due_at, i.ttl_at, i.escalate_at, i.told_at, i.retracted_at)
+            < '3000-01-01 00:00+00'
+        AND LEAST(i.created_at, i.due_at, i.ttl_at, i.escalate_at, i.told_at, i.retracted_at)
+            > '1970-01-01 00:00+00')"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +172,8 @@ OF_INTENTS = (
             < outbox.clock() - 2 * %(tick_escalate_s)s * INTERVAL '1 second'
         AND NOT EXISTS (SELECT FROM outbox.escalations e
             WHERE e.intent_id = i.id AND e.closed_at IS NULL)
-        AND NOT (i.status = 'pending' AND EXISTS (SELECT FROM outbox.switches s
+        AND NOT (i.status = 'pending' AND NOT i.local_failure
+            AND EXISTS (SELECT FROM outbox.switches s
             JOIN outbox.escalations e ON e.holder = s.holder AND e.closed_at IS NULL
             WHERE starts_with(i.gate, s.gate_prefix)))
         AND NOT (i.lane IS NOT NULL AND EXISTS (SELECT FROM outbox.intents h
@@ -241,6 +249,12 @@ OF_INTENTS = (
         f"""SELECT i.id::text AS id FROM {_SEEN} i
         WHERE GREATEST(created_at, last_sent_at, settled_at)
             > outbox.clock() + %(clock_step_s)s * INTERVAL '1 second'""",
+    ),
+    Invariant(
+        "beyond_all_bounds",
+        14,
+        SEEN,
+        f"""SELECT i.id::text AS id FROM {_SEEN} i WHERE NOT {IS_SOUND}""",
     ),
     Invariant(
         "two_untold_twins",

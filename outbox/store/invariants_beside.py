@@ -181,6 +181,13 @@ GUARDS: Mapping[str, int] = {
     "attempts_append_only": 11,
     "intents_kept": 11,
     "intents_twin": 13,
+    "lane_of_its_tenant": 4,
+    "intents_version": 5,
+    "intents_times_bounded": 14,
+    "ttl_bounded": 14,
+    "identity_readable": 14,
+    "guard_readable": 14,
+    "args_readable": 14,
 }
 STANDING: LiteralString = """
 SELECT conname AS name FROM pg_constraint

@@ -1,5 +1,6 @@
 """What is due for a person, in pieces of a bounded size. Rows that a closed account keeps from
-being sent are not touched: there may be a million, and they share the one question about it."""
+being sent are not touched: there may be a million, and they share the one question about it. A row
+whose last try failed here does not: no account that is opened again helps it."""
 
 from __future__ import annotations
 
@@ -13,10 +14,12 @@ from outbox.store.intents import COLUMNS, COLUMNS_OF_I, Intent, as_intent
 from outbox.store.lanes import head_of
 
 # The two partial indexes: rows that wait to be sent, by account, and all others, by time.
-WAITS: LiteralString = "i.escalate_at IS NOT NULL AND i.status = 'pending' AND i.veto IS NULL"
+WAITS: LiteralString = (
+    "i.escalate_at IS NOT NULL AND i.status = 'pending' AND i.veto IS NULL AND NOT i.local_failure"
+)
 ASKS: LiteralString = (
     "i.escalate_at IS NOT NULL AND i.settled_at IS NULL "
-    "AND (i.status <> 'pending' OR i.veto IS NOT NULL)"
+    "AND (i.status <> 'pending' OR i.veto IS NOT NULL OR i.local_failure)"
 )
 # The switch that closes the whole account of a gate.
 CLOSED_BY: LiteralString = """outbox.switches s WHERE s.kind <> 'clock' AND starts_with(
@@ -61,7 +64,7 @@ def places(tx: Transaction, since: datetime) -> list[Place]:
 
 
 def claim_sent(tx: Transaction, since: datetime, limit: int) -> list[Intent]:
-    """Rows that were sent, or never may be, due at ``since``; locked."""
+    """Rows that were sent, or never may or can be, due at ``since``; locked."""
     rows = tx.all(
         f"SELECT {COLUMNS_OF_I} FROM outbox.intents i WHERE {ASKS} "
         "AND i.escalate_at <= %(since)s ORDER BY i.escalate_at LIMIT %(limit)s "
@@ -88,6 +91,15 @@ def claim_waiting(
         {"vendor": place.vendor, "account": place.account, "since": since, "limit": limit},
     )
     return [(as_intent(row, tx.codec), row["lane_head"]) for row in rows]
+
+
+def last_word(tx: Transaction, intent_id: UUID) -> str:
+    """What the last try of an intent came to; empty where there was none."""
+    row = tx.one(
+        "SELECT detail FROM outbox.attempts WHERE intent_id = %(id)s ORDER BY id DESC LIMIT 1",
+        {"id": intent_id},
+    )
+    return str(row["detail"]) if row else ""
 
 
 def lock_head(tx: Transaction, intent_id: UUID) -> Intent | None:

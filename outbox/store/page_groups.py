@@ -11,7 +11,7 @@ A question's page stays due until a page of its group tells of it: until then it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, LiteralString
@@ -52,15 +52,32 @@ class Questions:
     largest: dict[str, int]
 
 
-def waiting(tx: Transaction, *, first: str, plain: Sequence[str]) -> list[dict[str, Any]]:
+def places(tx: Transaction) -> list[dict[str, Any]]:
+    """The vendors, accounts and reasons of due triggers that were never tried."""
+    return tx.all(
+        "SELECT DISTINCT i.vendor, i.account, p.body->>'reason' AS reason FROM outbox.pages p "
+        "JOIN outbox.escalations e ON e.id = p.escalation_id "
+        "JOIN outbox.intents i ON i.id = e.intent_id "
+        "WHERE p.state = 'due' AND p.action = 'trigger' AND p.attempts = 0 ORDER BY 1, 2, 3"
+    )
+
+
+def waiting(
+    tx: Transaction,
+    *,
+    first: str,
+    plain: Sequence[str],
+    place: Mapping[str, Any] | None = None,
+) -> list[dict[str, Any]]:
     """Due, never tried triggers of intents, by vendor, account, reason and the open group that they
     belong to (``group_id`` None: to none; they come after ``since``). ``fresh`` how many, ``ids``
     theirs, ``amounts`` their largest by currency. Of the group: ``held_s`` left of its mute or
     acknowledgement; ``telling``: a page of it is about to be sent and can still tell of them;
     ``in_air``: one is on its way and cannot; ``told_s`` ago it told last, ``age_s`` old then;
     ``largest``. ``first`` is the target of a page that has none yet; those of ``plain`` tell a
-    known key again.
+    known key again. ``place`` limits it to one vendor, account and reason.
     """
+    of = place or {"vendor": None, "account": None, "reason": None}
     # Nothing but its mute or acknowledgement changes a group: `changed_at` is when that was said.
     return tx.all(
         f"""
@@ -75,6 +92,9 @@ def waiting(tx: Transaction, *, first: str, plain: Sequence[str]) -> list[dict[s
             FROM outbox.escalations h
             CROSS JOIN LATERAL (SELECT GREATEST(h.muted_until, h.acked_until) AS until) held
             WHERE h.closed_at IS NULL AND starts_with(h.holder, %(group)s)
+            AND h.detail->>'vendor' = COALESCE(%(vendor)s, h.detail->>'vendor')
+            AND h.detail->>'account' = COALESCE(%(account)s, h.detail->>'account')
+            AND h.reasons[1] = COALESCE(%(reason)s, h.reasons[1])
         ), fresh AS MATERIALIZED (
             SELECT DISTINCT ON (p.id) p.id, i.vendor, i.account, p.body->>'reason' AS reason,
                 g.id AS group_id, i.amount_minor, i.currency, e.detail->'found' AS found
@@ -86,6 +106,9 @@ def waiting(tx: Transaction, *, first: str, plain: Sequence[str]) -> list[dict[s
             WHERE p.state = 'due' AND p.action = 'trigger' AND p.attempts = 0
             AND p.sent_at IS NULL AND NOT p.body ? 'renewed'
             AND e.closed_at IS NULL AND p.body->>'reason' = ANY(e.reasons) AND {UNHELD}
+            AND i.vendor = COALESCE(%(vendor)s, i.vendor)
+            AND i.account = COALESCE(%(account)s, i.account)
+            AND p.body->>'reason' = COALESCE(%(reason)s, p.body->>'reason')
             ORDER BY p.id, g.since DESC
         ), told AS (
             SELECT g.id, bool_or(t.state = 'due' AND t.claimed_until IS NULL
@@ -115,7 +138,7 @@ def waiting(tx: Transaction, *, first: str, plain: Sequence[str]) -> list[dict[s
         LEFT JOIN groups g ON g.id = b.group_id LEFT JOIN told t ON t.id = b.group_id
         ORDER BY b.vendor, b.account, b.reason, g.opened_at
         """,
-        {"group": GROUP, "first": first, "plain": list(plain)},
+        {"group": GROUP, "first": first, "plain": list(plain), **of},
     )
 
 
@@ -210,11 +233,21 @@ def alone(tx: Transaction, ids: Sequence[int]) -> None:
     )
 
 
-def emptied(tx: Transaction) -> list[str]:
-    """The holders of open groups none of whose questions is still open."""
+def holders(tx: Transaction) -> list[str]:
+    """The holders of open groups."""
     rows = tx.all(
-        "SELECT h.holder FROM outbox.escalations h WHERE h.closed_at IS NULL "
-        f"AND starts_with(h.holder, %(group)s) AND NOT EXISTS (SELECT FROM {_MEMBERS})",
+        "SELECT holder FROM outbox.escalations WHERE closed_at IS NULL "
+        "AND starts_with(holder, %(group)s) ORDER BY holder",
         {"group": GROUP},
     )
     return [str(row["holder"]) for row in rows]
+
+
+def is_emptied(tx: Transaction, holder: str) -> bool:
+    """Whether none of the questions of an open group is still open."""
+    row = tx.one(
+        "SELECT h.id FROM outbox.escalations h WHERE h.closed_at IS NULL "
+        f"AND h.holder = %(holder)s AND NOT EXISTS (SELECT FROM {_MEMBERS})",
+        {"holder": holder},
+    )
+    return row is not None

@@ -20,13 +20,17 @@ _LOCK = 0x6F757470
 
 NO_PAGER = "no pager"
 IN_GROUP = "in "
+RESTED = "held before it was known to be shown"
 
 # A person has muted the question until a time, or is looking at it: the notice waits for that
 # time, it is not lost.
 UNHELD = "COALESCE(GREATEST(e.muted_until, e.acked_until) <= outbox.clock(), true)"
+# A target that forgets, and may show it, is told all the same: it would say that it is over. So is
+# what a sender died with: that it may be shown is to be written down.
+_MAY_BE_KEPT = "COALESCE(p.body->'maybe' ?| %(kept)s, false)"
 _AUDIBLE = (
     f"(p.action <> 'trigger' OR e.closed_at IS NOT NULL OR {UNHELD} "
-    "OR (p.sent_at IS NOT NULL AND p.pager = ANY(%(kept)s)))"
+    f"OR p.claimed_until IS NOT NULL OR {_MAY_BE_KEPT})"
 )
 
 # Not to be shown any more: it waits for nothing.
@@ -40,6 +44,12 @@ _ITS_TRIGGER = (
     "AND t.action = 'trigger'"
 )
 _MAY_BE_SHOWN = "(t.sent_at IS NOT NULL OR COALESCE(t.body->'maybe', '[]') <> '[]')"
+# A person holds the question, and its trigger may be shown although no answer said so: it rests
+# until the hold ends, and what is to tell that target of the hold does not wait for it.
+_RESTS = (
+    "(p.action = 'acknowledge' AND t.claimed_until IS NULL AND e.closed_at IS NULL "
+    f"AND NOT {UNHELD} AND {_MAY_BE_SHOWN})"
+)
 
 # Told once more: the target of before may show it still.
 _SHOWN_THERE = (
@@ -62,7 +72,7 @@ def claim(
     the same dedup key and sees ``interrupted``. ``first`` is the target of a page that has none
     yet, written before it is tried; without one, what follows a shown page is left alone. A resolve
     waits until its trigger was sent (or dropped), a trigger until its escalation is neither muted
-    nor acknowledged (``held``), unless it only keeps alive what a target of ``kept`` shows already.
+    nor acknowledged (``held``), unless it is to ``keep`` alive what a target of ``kept`` may show.
     ``waiting`` counts the writes that a closed switch holds now."""
     return tx.all(
         f"""
@@ -73,7 +83,7 @@ def claim(
             AND (p.claimed_until IS NULL OR p.claimed_until <= outbox.clock())
             AND {_AUDIBLE}
             AND (p.action = 'trigger' OR NOT EXISTS (SELECT FROM {_ITS_TRIGGER} AND (
-                t.state = 'due' OR (%(first)s = '' AND {_MAY_BE_SHOWN}))))
+                (t.state = 'due' AND NOT {_RESTS}) OR (%(first)s = '' AND {_MAY_BE_SHOWN}))))
             ORDER BY p.due_at, p.id LIMIT %(limit)s FOR UPDATE OF p SKIP LOCKED
         )
         UPDATE outbox.pages p SET claimed_until = outbox.clock() + %(hold_s)s * INTERVAL '1 second',
@@ -83,6 +93,8 @@ def claim(
         RETURNING p.id, p.escalation_id, p.pager, p.dedup_key, p.action, p.body, p.attempts,
             d.interrupted, e.intent_id, e.holder, e.episode, e.reasons, e.detail, e.opened_at,
             e.closed_at, NOT {UNHELD} AS held, i.status, i.doubt,
+            p.action = 'trigger' AND e.closed_at IS NULL AND (NOT {UNHELD} OR p.body ? 'keep')
+                AND {_MAY_BE_KEPT} AS keep,
             (SELECT count(w.id) FROM outbox.switches s LEFT JOIN outbox.intents w
              ON w.status IN ('pending', 'retryable') AND w.settled_at IS NULL
              AND starts_with(w.gate, s.gate_prefix)
@@ -99,9 +111,20 @@ def sent(tx: Transaction, page_id: int, *, pager: str, detail: str) -> None:
     """The target accepted the page. The target is kept: a resolve must go to the same one."""
     tx.run(
         "UPDATE outbox.pages SET state = 'sent', sent_at = outbox.clock(), pager = %(pager)s, "
-        "detail = %(detail)s, claimed_until = NULL, body = body - 'tries' - 'round' "
-        "WHERE id = %(id)s AND state = 'due'",
+        "detail = %(detail)s, claimed_until = NULL, "
+        "body = body - 'tries' - 'round' - 'keep' WHERE id = %(id)s AND state = 'due'",
         {"id": page_id, "pager": pager, "detail": detail[:200]},
+    )
+
+
+def rests(tx: Transaction, dedup_key: str) -> None:
+    """A target with a policy of its own was told to rest about this key while its trigger was to be
+    tried again: whether it is shown stays open, and what comes after the hold has another key."""
+    tx.run(
+        "UPDATE outbox.pages SET state = 'dropped', detail = %(rested)s "
+        "WHERE dedup_key = %(key)s AND action = 'trigger' AND state = 'due' "
+        "AND claimed_until IS NULL",
+        {"key": dedup_key, "rested": RESTED},
     )
 
 
@@ -169,6 +192,22 @@ def repage(tx: Transaction, *, pager: str, after_s: float, silenced: bool) -> in
     )
 
 
+def keep(tx: Transaction, *, kept: Sequence[str], rest: Sequence[str], after_s: float) -> int:
+    """The same for what may be shown at a target of ``kept``, which forgets, though it was sent to
+    another in the end: one of ``rest``, which are not told again, or any while a person holds it.
+    Only those of ``kept`` are to be told. Returns how many."""
+    return tx.run(
+        "UPDATE outbox.pages p SET state = 'due', due_at = outbox.clock(), attempts = 0, "
+        "body = p.body || '{\"keep\": true}' FROM outbox.escalations e "
+        "WHERE e.id = p.escalation_id AND e.closed_at IS NULL "
+        "AND p.body->>'reason' = ANY(e.reasons) AND p.state = 'sent' AND p.action = 'trigger' "
+        f"AND p.pager <> ALL(%(kept)s) AND {_MAY_BE_KEPT} "
+        f"AND (p.pager = ANY(%(rest)s) OR NOT {UNHELD}) "
+        "AND p.sent_at <= outbox.clock() - %(after_s)s * INTERVAL '1 second'",
+        {"kept": list(kept), "rest": list(rest), "after_s": after_s},
+    )
+
+
 def tell_now(tx: Transaction, escalation_id: UUID, *, plain: Sequence[str]) -> int:
     """Makes the question's newest trigger due again at once, where it was sent to a target of
     ``plain``: one without a policy of its own, which tells a known key again. Returns how many."""
@@ -230,10 +269,18 @@ def revive(tx: Transaction, *, named: Sequence[str], after_s: float) -> int:
             OR (p.state = 'dropped' AND starts_with(p.detail, %(in_group)s) AND NOT EXISTS (
                 SELECT FROM outbox.escalations h WHERE h.closed_at IS NULL
                 AND h.holder = substr(p.detail, length(%(in_group)s) + 1)))
+            OR (p.state = 'dropped' AND p.detail = %(rested)s
+                AND NOT p.body->'maybe' ?| %(named)s)
             OR (p.state = 'sent' AND p.pager <> ALL(%(named)s)
                 AND p.sent_at <= outbox.clock() - %(after_s)s * INTERVAL '1 second'))
         AND NOT EXISTS (SELECT FROM outbox.pages t WHERE t.escalation_id = p.escalation_id
             AND t.action = 'trigger' AND t.body->>'reason' = p.body->>'reason' AND t.id > p.id)
         """,
-        {"named": list(named), "after_s": after_s, "no_pager": NO_PAGER, "in_group": IN_GROUP},
+        {
+            "named": list(named),
+            "after_s": after_s,
+            "no_pager": NO_PAGER,
+            "in_group": IN_GROUP,
+            "rested": RESTED,
+        },
     )

@@ -94,6 +94,7 @@ def _values(ended: Ended, codec: Codec) -> dict[str, Any]:
         "settles": verdict.status in TERMINAL,
         "due_in_s": _next_in_s(ended, event, verdict.status),
         "not_sent": 1 if event is Event.NOT_SENT else 0,
+        "local": isinstance(outcome, NotSent) and outcome.local,
         "veto": veto_of(outcome) or None,
         "receipt_id": reading.receipt_id if reading else None,
         "receipt": document,

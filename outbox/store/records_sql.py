@@ -14,6 +14,7 @@ TYPES = {
     "settles": "boolean",
     "due_in_s": "float8",
     "not_sent": "integer",
+    "local": "boolean",
     "veto": "text",
     "receipt_id": "text",
     "receipt": "text",
@@ -58,6 +59,7 @@ WITH ended AS (
                               ELSE GREATEST(i.last_lease_end, i.lease_until) END,
         due_at = outbox.clock() + e.due_in_s * INTERVAL '1 second',
         not_sent_count = i.not_sent_count + e.not_sent,
+        local_failure = e.local,
         first_sent_at = CASE WHEN e.status = 'pending' THEN NULL ELSE i.first_sent_at END,
         window_ends_at = CASE WHEN e.status = 'pending' THEN NULL ELSE i.window_ends_at END,
         ttl_at = CASE WHEN e.status = 'pending'

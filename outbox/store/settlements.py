@@ -17,10 +17,15 @@ if TYPE_CHECKING:
     from outbox.store.intents import Intent
 
 
+# Shares the lock that registering a consumer takes alone: the table's own, which only our roles
+# can take. No row is locked, so nothing is written. A statement of its own, so that the fan-out's
+# snapshot is taken after it.
+SHARE_CONSUMERS = "SELECT made FROM outbox.registrations WHERE false FOR SHARE"
+
+
 def lock_consumers(tx: Transaction) -> None:
-    """Shares the lock that registering a consumer takes alone. A statement of its own, so that
-    the fan-out's snapshot is taken after it."""
-    tx.one("SELECT pg_advisory_xact_lock_shared(%(lock)s)", {"lock": CONSUMERS_LOCK})
+    """Keeps consumers from being registered until this transaction ends."""
+    tx.run(SHARE_CONSUMERS)
 
 
 def register(store: Store, consumer: str) -> None:
@@ -31,14 +36,15 @@ def register(store: Store, consumer: str) -> None:
     nothing.
     """
     with store.transaction() as tx:
+        # What writers of the release before share. Whoever else holds it delays nobody but us.
         tx.one("SELECT pg_advisory_xact_lock(%(lock)s)", {"lock": CONSUMERS_LOCK})
+        # A trigger of the table takes the lock that our own writers share, and counts: snapshots
+        # from before this moment hand no results to consumers any more.
         tx.run(
             "INSERT INTO outbox.consumers (name, registered_at) VALUES (%(name)s, outbox.clock()) "
             "ON CONFLICT DO NOTHING",
             {"name": consumer},
         )
-        # Snapshots from before this moment hand no results to consumers any more.
-        tx.run("UPDATE outbox.registrations SET made = made + 1")
     while True:
         with store.transaction() as tx:
             row = tx.one(_FILL, {"name": consumer, "piece": _PIECE})
@@ -117,14 +123,14 @@ KNOWN = (
 
 # Whether this very transaction keeps registering away.
 FORBIDS_REGISTERING = (
-    "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid() "
-    f"AND classid = 0 AND objid = {CONSUMERS_LOCK} AND objsubid = 1 AND granted LIMIT 1"
+    "SELECT pid FROM pg_locks WHERE locktype = 'relation' AND pid = pg_backend_pid() "
+    "AND relation = CAST('outbox.registrations' AS regclass) AND mode = 'RowShareLock' LIMIT 1"
 )
 
 # A result that failed comes again after a second, then two, four ... and at last ten minutes. One
 # that only waited for it comes with it.
 _GIVE_BACK = (
-    "UPDATE outbox.deliveries SET consumed_at = NULL, tries = tries + %(tried)s, "
+    "UPDATE outbox.deliveries SET consumed_at = NULL, tries = LEAST(tries, 1000000) + %(tried)s, "
     "due_at = CASE WHEN %(tried)s = 0 THEN due_at ELSE outbox.clock() "
     "+ LEAST(power(2, LEAST(tries, 20)), 600) * INTERVAL '1 second' END "
     "WHERE consumer = %(consumer)s AND settlement_id = %(settlement_id)s"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, LiteralString
 
 from psycopg.types.json import Jsonb
 
@@ -147,6 +147,9 @@ def clock_is_doubted(tx: Transaction) -> bool:
 
 
 CLOCK_HOLDER = "clock"
+# Of the log that is being written: the control file names a promoted history only when its first
+# checkpoint ends, which may be minutes later.
+TIMELINE: LiteralString = "('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int"
 
 
 def doubt_clock(tx: Transaction, reason: str) -> bool:
@@ -173,10 +176,7 @@ def accept_clock(tx: Transaction, *, by: str, reason: str) -> bool:
 
 def database_time(tx: Transaction) -> tuple[float, int]:
     """The database's clock in epoch seconds, and the timeline of its history."""
-    row = tx.one(
-        "SELECT EXTRACT(EPOCH FROM outbox.clock())::float8 AS at, "
-        "(pg_control_checkpoint()).timeline_id AS timeline"
-    )
+    row = tx.one(f"SELECT EXTRACT(EPOCH FROM outbox.clock())::float8 AS at, {TIMELINE} AS timeline")
     assert row is not None
     return float(row["at"]), int(row["timeline"])
 

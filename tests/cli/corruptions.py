@@ -8,7 +8,10 @@ UNGUARDED = """
 ALTER TABLE outbox.intents DROP CONSTRAINT never_sent, DROP CONSTRAINT sent_has_a_time,
     DROP CONSTRAINT lease_while_in_flight, DROP CONSTRAINT landed_has_a_receipt,
     DROP CONSTRAINT settled_has_a_time, DROP CONSTRAINT unsettled_has_no_receipt,
-    DROP CONSTRAINT unsettled_keeps_its_request, DROP CONSTRAINT intents_doubt_check;
+    DROP CONSTRAINT unsettled_keeps_its_request, DROP CONSTRAINT intents_doubt_check,
+    DROP CONSTRAINT lane_of_its_tenant, DROP CONSTRAINT intents_times_bounded,
+    DROP CONSTRAINT ttl_bounded, DROP CONSTRAINT identity_readable, DROP CONSTRAINT guard_readable,
+    DROP CONSTRAINT args_readable;
 ALTER TABLE outbox.settlements DROP CONSTRAINT settlements_intent_id_version_kind_key;
 DROP INDEX outbox.intents_key, outbox.intents_twin, outbox.intents_lane_head,
     outbox.intents_supersedes, outbox.epochs_current, outbox.escalations_open_intent,
@@ -16,6 +19,7 @@ DROP INDEX outbox.intents_key, outbox.intents_twin, outbox.intents_lane_head,
 ALTER TABLE outbox.attempts DISABLE TRIGGER attempts_append_only;
 ALTER TABLE outbox.events DISABLE TRIGGER events_append_only;
 DROP TRIGGER intents_kept ON outbox.intents;
+DROP TRIGGER intents_version ON outbox.intents;
 """
 ONE_HOUR = "INTERVAL '1 hour'"
 
@@ -66,6 +70,12 @@ CORRUPTIONS = (
     Corruption("key_not_of_its_intent", 1, _set("run_id = 'run-2'")),
     Corruption("key_not_of_its_intent", 1, _set("key = sha256('x')", "landed"), LANDED),
     Corruption("key_not_of_its_intent", 1, _set("identity = '{}'")),
+    Corruption("key_not_of_its_intent", 1, _set("identity = '{'")),
+    Corruption("carried_otherwise", None, _set("carries = 'header hex64 x-key|'")),
+    Corruption("beyond_all_bounds", 14, _set("due_at = '-infinity'", "fresh"), FRESH),
+    Corruption("beyond_all_bounds", 14, _set("created_at = '4700-01-01 BC'", "fresh"), FRESH),
+    Corruption("beyond_all_bounds", 14, _set("ttl_s = 'NaN'", "fresh"), FRESH),
+    Corruption("beyond_all_bounds", 14, _set("ttl_s = 1e300", "fresh"), FRESH),
     Corruption("request_not_as_hashed", 2, _set("request = request || ' '")),
     Corruption("values_sealed", None, _set("request_codec = 'aesgcm:lost'")),
     Corruption("status_against_sent", 3, _set("status = 'pending'")),

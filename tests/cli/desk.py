@@ -29,6 +29,7 @@ from outbox.store.connection import Store
 from outbox.store.intents import Intent
 from resolvers.directory import Directory
 from tests.cli.ran import WAIT_S, Ran, ended, read_terminal
+from tests.statements import Statements
 from vendors.registry import build
 from vendors.sandbox.client import Sandbox
 from workers.cli import root
@@ -69,14 +70,13 @@ class Desk:
     directory: Directory = field(repr=False)
     sandbox: Sandbox
     vendor_account: str
+    statements: Statements = field(repr=False)
 
     # -- the ledger ------------------------------------------------------------------------
 
     def sql(self, statement: str, params: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
         """A statement of the test's own, over a connection of its own."""
-        with self.connect() as connection:
-            cursor = connection.execute(statement, params)
-            return list(cursor.fetchall()) if cursor.description else []
+        return self.statements(statement, params)
 
     def connect(self, *, autocommit: bool = True) -> psycopg.Connection[Any]:
         url = self.settings.database_url.replace("+psycopg", "")
@@ -84,7 +84,7 @@ class Desk:
 
     def forward(self, seconds: float) -> None:
         """Moves the database's clock."""
-        self.sql("UPDATE public.moved SET by = by + %(s)s * INTERVAL '1 second'", {"s": seconds})
+        self.sql("UPDATE outbox.test_clock SET offset_s = offset_s + %(s)s", {"s": seconds})
 
     def quiet(self) -> None:
         """Moves on until nothing that was sent can still land."""
@@ -266,13 +266,8 @@ def open_desk(database: str, sandbox: Sandbox) -> Iterator[Desk]:
     directory = Directory(settings, {"stripe": vendor})
     account = settings.accounts["stripe", "default"]
     directory.learn("stripe", replace(account, vendor_account=f"acct_{name}"))
-    desk = Desk(env, settings, store, directory, sandbox, f"acct_{name}")
-    desk.sql("CREATE TABLE public.moved (by interval)")
-    desk.sql("INSERT INTO public.moved VALUES ('0')")
-    desk.sql(
-        "CREATE OR REPLACE FUNCTION outbox.clock() RETURNS timestamptz LANGUAGE sql STABLE AS "
-        "$$ SELECT statement_timestamp() + (SELECT by FROM public.moved) $$"
-    )
-    yield desk
+    statements = Statements(database)
+    yield Desk(env, settings, store, directory, sandbox, f"acct_{name}", statements)
+    statements.close()
     store.close()
     vendor.close()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import select
 import shlex
 import shutil
 import socket
@@ -45,7 +48,7 @@ def completed(desk: Desk, line: str, **env: str) -> list[str]:
         check=False,
     )
     assert ran.stderr == ""
-    return ran.stdout.split()
+    return [line for line in ran.stdout.splitlines() if line]
 
 
 def test_bash_completes_commands_options_and_words(bash: Desk) -> None:
@@ -75,6 +78,67 @@ def test_bash_completes_ids_and_names_from_the_ledger(bash: Desk) -> None:
     assert completed(bash, "outbox intent list --tool ch") == ["charge_invoice"]
     assert completed(bash, "outbox vendor pause ") == ["stripe/default"]
     assert completed(bash, "outbox escalation show zz") == []
+
+
+ODD = ("$(touch ran)", "`touch ran`", "a; touch ran", "*", "two words", "x,y", "q'uote", 'd"q')
+
+
+def test_bash_gets_what_a_tenant_is_called_as_one_word_and_nothing_to_expand_or_run(
+    bash: Desk, tmp_path: Path
+) -> None:
+    for tenant in ODD:
+        bash.enqueue(tenant=tenant)
+    # No release of ours takes such names in; the ledger may hold them all the same.
+    for number, tenant in enumerate(("hid\u202eden", "two\nlines", "esc\x1b]0;x\x07")):
+        named = bash.enqueue(tenant=f"t{number}")
+        bash.sql(
+            "UPDATE outbox.intents SET tenant = %(t)s WHERE id = %(i)s", {"t": tenant, "i": named}
+        )
+    bash.env["IN"] = str(tmp_path)
+    (tmp_path / "a_file").touch()
+    offered = completed(bash, "outbox intent list --tenant ")
+    words = subprocess.run(
+        ["bash", "--norc", "-c", f'cd "$IN"; printf "%s\\n" {" ".join(offered)}'],
+        env=bash.env, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert sorted(words.stdout.splitlines()) == sorted(ODD)
+    assert not (tmp_path / "ran").exists()
+    assert completed(bash, 'outbox intent list --tenant \\"') == ["x,y"], "in a quotation"
+
+
+def test_a_tab_and_a_return_run_nothing_that_a_tenant_is_called(bash: Desk, tmp_path: Path) -> None:
+    """In an interactive bash, with its own reading of lines."""
+    called = bash.enqueue(tenant="$(touch ran)")
+    starred = bash.enqueue(tenant="*")
+    master, slave = pty.openpty()
+    shell = subprocess.Popen(
+        ["bash", "--norc", "--noprofile", "-i"], cwd=tmp_path,
+        env={**bash.env, "TERM": "dumb", "PS1": "> ", "COLUMNS": "200"},
+        stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
+    )  # fmt: skip
+    os.close(slave)
+
+    def until(words: str, give_up_s: float = 60.0) -> None:
+        seen, end = "", time.monotonic() + give_up_s
+        while words not in seen:
+            assert time.monotonic() < end, seen
+            if select.select([master], [], [], 0.1)[0]:
+                seen += os.read(master, 65536).decode()
+
+    try:
+        until("> ")
+        os.write(master, b'source "$SOURCED"; echo so""urced\n')
+        until("sourced")
+        for typed, intent_id in ((b"$", called), (b"\\*", starred)):
+            os.write(master, b"outbox intent list --tenant " + typed + b"\t")
+            until("touch" if typed == b"$" else "* ")
+            os.write(master, b"\n")
+            until(str(intent_id))
+    finally:
+        shell.kill()
+        shell.wait()
+        os.close(master)
+    assert not (tmp_path / "ran").exists()
 
 
 def test_nothing_is_said_and_nobody_waits_while_the_database_is_away(bash: Desk) -> None:

@@ -46,7 +46,8 @@ def names(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     )
     desk.sql(
         "CREATE OR REPLACE FUNCTION outbox.clock() RETURNS timestamptz LANGUAGE sql STABLE AS "
-        "$$ SELECT '2026-11-30T09:00:00Z'::timestamptz + (SELECT by FROM public.moved) $$"
+        "$$ SELECT '2026-11-30T09:00:00Z'::timestamptz "
+        "+ (SELECT offset_s FROM outbox.test_clock) * INTERVAL '1 second' $$"
     )
     settled = desk.enqueue(invoice_id="in_1001", amount=129900, tenant="globex-international")
     (row,) = desk.claim()

@@ -58,14 +58,14 @@ class Terminal:
 
 
 @contextmanager
-def on_terminal(desk: Desk, *args: str) -> Iterator[Terminal]:
+def on_terminal(desk: Desk, *args: str, **env: str) -> Iterator[Terminal]:
     master, slave = pty.openpty()
     before = termios.tcgetattr(slave)
     # A session leader that opens a terminal has it as its own: Ctrl-C is a signal then.
     words = ["/bin/sh", "-c", 'exec "$@" <"$TTY" >"$TTY" 2>&1', "sh"]
     process = subprocess.Popen(
         [*words, sys.executable, str(SCRIPT), *args],
-        env={**desk.env, **_SIZE, "TTY": os.ttyname(slave)},
+        env={**desk.env, **_SIZE, "TTY": os.ttyname(slave), **env},
         stdin=subprocess.DEVNULL,
         start_new_session=True,
     )
@@ -107,6 +107,29 @@ def test_one_question_one_intent_and_health_can_be_watched(desk: Desk) -> None:
             terminal.type("q")
             assert terminal.end() == 0, args
     assert len(desk.sandbox.requests(desk.vendor_account)) == asked
+
+
+def test_a_key_that_was_typed_before_the_watch_is_up_ends_it_too(desk: Desk) -> None:
+    with on_terminal(desk, "health", *OFTEN) as terminal:
+        terminal.type("q")
+        assert terminal.end() == 0
+
+
+def test_a_terminal_that_can_only_be_written_to_gets_each_change_below_the_last(
+    desk: Desk,
+) -> None:
+    first = desk.escalate(desk.lost()[0])
+    with on_terminal(desk, "escalation", "list", *OFTEN, TERM="dumb") as terminal:
+        terminal.until(str(first))
+        second = desk.escalate(desk.lost()[0])
+        terminal.until(str(second))
+        terminal.type("q")
+        assert terminal.end() == 0
+    assert "\x1b" not in terminal.seen
+    with on_terminal(desk, "health", *OFTEN, TERM="dumb") as terminal:
+        terminal.until("escalations: 2 open")
+        terminal.type("q")
+        assert terminal.end() == 0
 
 
 def test_a_signal_leaves_the_terminal_as_it_was(desk: Desk) -> None:

@@ -17,6 +17,7 @@ from outbox.errors import NotFound
 from outbox.outcomes import Refused
 from outbox.store import claims_sql, escalations, intents, records, settlements
 from outbox.store.records import Ended
+from outbox.testing import Clock
 from tests.privacy.logins import Login, Logins, open_logins
 from tests.store.book import CHARGE, ONCE, TURN, Book, charge, plain, receipt
 
@@ -24,12 +25,16 @@ ACME, BOLT = Scope(tenant="acme", run_id="run-1"), Scope(tenant="bolt", run_id="
 
 # Table by table: what a role may do to all of it, and to which columns. All else is refused.
 AGENT = {
-    "intents": "INSERT SELECT "
+    "intents": "INSERT(account,amount_minor,api_version,args,args_codec,carries,created_at,"
+    "currency,due_at,epoch,escalate_at,fingerprint,fingerprint_version,gate,guard,id,identity,key,lane,note,"
+    "occurrence,on_doubt,once_per,operation,request,request_codec,request_path,request_sha256,"
+    "resend_when_absent,run_id,side_effect,supersedes,tenant,tool,tool_call_id,traceparent,ttl_at,"
+    "ttl_s,vendor) SELECT "
     "UPDATE(escalate_at,retracted_at,settled_at,settled_by,status,told_at,version)",
     "epochs": "INSERT SELECT UPDATE(ended_at)",
     "consumers": "INSERT(name,registered_at) SELECT",
     "deliveries": "INSERT SELECT UPDATE(consumed_at,due_at,tries)",
-    "registrations": "SELECT UPDATE(made)",
+    "registrations": "SELECT UPDATE(one)",
     "settlements": "INSERT SELECT",
     "events": "INSERT SELECT",
     "attempts": "SELECT",
@@ -79,6 +84,7 @@ def logins(book: Book) -> Iterator[Logins]:
 def test_a_role_may_do_this_and_nothing_else(
     database: str, role: str, expected: dict[str, str]
 ) -> None:
+    Clock(database).remove()
     found: dict[str, dict[str, list[str]]] = {}
     with psycopg.connect(plain(database), row_factory=dict_row) as connection:
         grants = connection.execute(_GRANTS, {"role": role}).fetchall()
@@ -109,7 +115,7 @@ def test_what_runs_as_the_owner_looks_its_names_up_in_no_schema_of_a_user(book: 
         "SELECT proname, proconfig FROM pg_proc WHERE pronamespace = 'outbox'::regnamespace "
         "AND prosecdef"
     )
-    assert len(rows) == 3
+    assert len(rows) == 4
     assert {tuple(row["proconfig"]) for row in rows} == {("search_path=pg_catalog, pg_temp",)}
 
 

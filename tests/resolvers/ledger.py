@@ -9,15 +9,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
-import psycopg
-from psycopg.rows import dict_row
-
 from outbox import Outbox, Scope, Settings, WriteTool
 from outbox.contract import Account
 from outbox.policy import Policy
 from outbox.store import escalations, intents
 from outbox.store.connection import Store
 from resolvers.directory import Directory
+from tests.statements import Statements
 from vendors.registry import build
 
 SECRET = "whsec_of_the_test"
@@ -51,26 +49,25 @@ class Ledger:
     settings: Settings
     store: Store
     directory: Directory = field(repr=False)
+    statements: Statements = field(repr=False)
 
     def sql(self, statement: str, params: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
         """Runs a statement of the test's own over a connection of its own."""
-        url = self.settings.database_url.replace("+psycopg", "")
-        with psycopg.connect(url, autocommit=True, row_factory=dict_row) as connection:
-            cursor = connection.execute(statement, params)
-            return list(cursor.fetchall()) if cursor.description else []
+        return self.statements(statement, params)
 
     def forward(self, seconds: float) -> None:
         """Moves the database's clock."""
-        self.sql("UPDATE public.moved SET by = by + %(s)s * INTERVAL '1 second'", {"s": seconds})
+        self.sql("UPDATE outbox.test_clock SET offset_s = offset_s + %(s)s", {"s": seconds})
 
     def freeze(self) -> int:
         """Stops the database's clock on a whole second and returns it; ``forward`` still moves."""
         (row,) = self.sql("SELECT date_trunc('second', outbox.clock()) AS at")
         self.sql(
             "CREATE OR REPLACE FUNCTION outbox.clock() RETURNS timestamptz LANGUAGE sql STABLE AS "
-            f"$$ SELECT '{row['at'].isoformat()}'::timestamptz + (SELECT by FROM public.moved) $$"
+            f"$$ SELECT '{row['at'].isoformat()}'::timestamptz "
+            "+ (SELECT offset_s FROM outbox.test_clock) * INTERVAL '1 second' $$"
         )
-        self.sql("UPDATE public.moved SET by = '0'")
+        self.sql("UPDATE outbox.test_clock SET offset_s = 0")
         return int(row["at"].timestamp())
 
     def now(self) -> int:
@@ -80,9 +77,9 @@ class Ledger:
 
     def intent(self, **given: Any) -> UUID:
         """A new intent, recorded and never sent."""
-        url = self.settings.database_url.replace("+psycopg", "")
         args = {**ARGS, "invoice_id": f"in_{next(_numbers)}", **given}
-        with psycopg.connect(url) as connection:
+        connection = self.statements.connection()
+        with connection.transaction():
             answer = Outbox(self.settings).enqueue(
                 connection, CHARGE, Scope(tenant="acme", run_id="run-1"), args
             )
@@ -119,15 +116,10 @@ def open_ledger(database: str, policy: Policy | None = None, **changes: Any) -> 
     settings = replace(settings, **changes)
     vendor = build("stripe")
     store = Store(settings)
-    ledger = Ledger(settings, store, Directory(settings, {"stripe": vendor}))
-    ledger.sql("CREATE TABLE public.moved (by interval)")
-    ledger.sql("INSERT INTO public.moved VALUES ('0')")
-    ledger.sql(
-        "CREATE OR REPLACE FUNCTION outbox.clock() RETURNS timestamptz LANGUAGE sql STABLE AS "
-        "$$ SELECT statement_timestamp() + (SELECT by FROM public.moved) $$"
-    )
+    statements = Statements(database)
     try:
-        yield ledger
+        yield Ledger(settings, store, Directory(settings, {"stripe": vendor}), statements)
     finally:
+        statements.close()
         store.close()
         vendor.close()

@@ -240,7 +240,7 @@ def test_a_target_that_hangs_or_drips_is_given_up_at_the_deadline_and_may_have_s
     answer: Answer,
 ) -> None:
     # Apprise's process must have started by then; it alone needs more than a moment.
-    monkeypatch.setattr(page_post, "SEND_TIMEOUT_S", 0.5 if kind.tells_status else 4.0)
+    monkeypatch.setattr(page_post, "SEND_TIMEOUT_S", 1.5 if kind.tells_status else 4.0)
     target.last = answer
     given_up = pager.send(PAGE)
     assert isinstance(given_up, Failed)

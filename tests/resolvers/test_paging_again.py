@@ -271,10 +271,10 @@ def test_an_alert_is_posted_in_time_however_long_the_re_page_is(
     assert len(first.requests) == 5
 
 
-def test_a_question_muted_after_a_failed_try_is_not_posted_as_if_it_had_been_shown(
+def test_a_question_muted_after_a_try_that_was_refused_is_not_posted_as_if_it_had_been_shown(
     ledger: Ledger, first: Target
 ) -> None:
-    first.answers = [Answer(503)]
+    first.answers = [Answer(429)]
     first.last = Answer(200)
     pagers = parse(Settings(pagers=(f"alertmanager:{first.url}",)))
     escalation = ledger.escalate(ledger.intent())

@@ -163,7 +163,8 @@ def open_book(database: str, redis_url: str = "", policy: Policy | None = None) 
         accounts={("stripe", "default"): ACCOUNT},
     )
     statements = Statements(database)
-    settable_clock(database)
+    if not statements("SELECT to_regclass('outbox.test_clock') AS clock")[0]["clock"]:
+        settable_clock(database)
     book = Book(
         settings, Store(settings, size=16), Outbox(settings), create_engine(database), statements
     )

@@ -19,7 +19,10 @@ _GATES = {
     "gate": "account || '/charge/t' || n || '/'",
     "tenant": "'t' || n",
 }
-_LANES = {"lane": "account || '/' || encode(sha256(n::text::bytea), 'hex')"}
+_LANES = {
+    "lane": "account || '/' || left(encode(sha256(convert_to(i.tenant, 'UTF8')), 'hex'), 32) "
+    "|| '/' || encode(sha256(n::text::bytea), 'hex')"
+}
 
 
 def _fill(book: Book, account: str, count: int, **columns: str) -> None:

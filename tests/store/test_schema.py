@@ -28,6 +28,7 @@ from outbox.store import (
 from outbox.store.connection import Store, Transaction
 from outbox.store.moves import contradict
 from outbox.store.records import Ended
+from outbox.testing import Clock
 from tests.store.book import ACCOUNT, CHARGE, LANED, SCOPE, TURN, Book, charge, plain, receipt
 from workers.servers import Servers
 
@@ -279,6 +280,7 @@ def test_the_sql_for_a_dba_makes_the_schema_that_the_migration_makes(
 ) -> None:
     with psycopg.connect(plain(empty), autocommit=True) as connection:
         connection.execute(schema.sql().encode())
+    Clock(database).remove()
     assert shape(empty) == shape(database)
     assert schema.current(empty) == schema.head()
     schema.upgrade(empty)

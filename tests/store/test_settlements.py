@@ -149,7 +149,8 @@ def test_registering_waits_for_a_result_that_is_not_committed_yet(book: Book) ->
             wait_until(
                 lambda: bool(
                     book.value(
-                        "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'advisory'"
+                        "SELECT count(*) FROM pg_locks WHERE NOT granted "
+                        "AND relation = 'outbox.registrations'::regclass"
                     )
                 )
             )

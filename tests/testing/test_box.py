@@ -10,7 +10,7 @@ import pytest
 
 from outbox import Answer, Denied, Invalid, Scope, SettingsError
 from outbox.store import intents
-from outbox.testing import Databases, prepare
+from outbox.testing import Clock, Databases, prepare
 from tests.workers.floor import CARD, CHARGE, query
 from vendors.sandbox.client import Sandbox
 from workers.servers import Servers
@@ -56,6 +56,7 @@ def test_a_database_whose_intents_no_test_made_is_refused_and_keeps_them(
 def test_an_environment_with_a_live_credential_is_refused(
     database: str, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, credential: str
 ) -> None:
+    Clock(database).remove()
     monkeypatch.setenv("STRIPE_API_KEY", credential)
     with pytest.raises(Denied) as refused, open_box(database, sandbox):
         pass

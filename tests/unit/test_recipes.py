@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from outbox import Settings
-from outbox.contracts import BUILT_IN, CONTRACTS, register
+from outbox.contracts import BUILT_IN, CONTRACTS, register, toml_lines
 from outbox.contracts.keys import RENDERED_CHARS, key_in, owner_in, rendered
 from outbox.contracts.recipe import Means, OnDuplicate
 from outbox.contracts.recipes import RecipeFaults, read_recipe, read_recipes
@@ -94,6 +96,8 @@ MISTAKES = [
     ("payments", 'idempotency_key = "{key}"', 'idempotency_key = "{kee}"', "query", "unknown name"),
     ("payments", 'idempotency_key = "{key}"', 'idempotency_key = "{external_id}"', "query",
      "key.slot is not external_id"),
+    ("payments", '[look_up]\npath = "/payments"', '[no_look_up]\npath = "/payments"',
+     '[operations."payments.create"]', "no [look_up] for all, and no operations.payments.create"),
     ("payments", 'next = { cursor = "next_cursor", ', "next = { ", "next", "one of cursor, first"),
     ("payments", '[retrieve]\npath = "/payments/{id}"', '[retrieve]\npath = "/payments"',
      'path = "/payments"', "must hold {id}"),
@@ -169,6 +173,49 @@ def test_lines_are_those_of_the_file_whatever_its_strings_hold() -> None:
         ("s", 1, "q"): 13, ("s", 1, "absent"): 12, ("no",): 1,
     }  # fmt: skip
     assert {place: lines.of(place) for place in places} == places
+
+
+def test_lines_are_those_of_tables_in_arrays_and_of_keys_with_dots_and_quotes() -> None:
+    text = (
+        "a.b.c = 1\n"
+        "[[s]] # [x]\n"
+        "[s.t]\n"
+        'q = [[1,\n 2], { "a.b" = "]" }] # ]\n'
+        "[[s.u]]\n"
+        "[[s.u]]\n"
+        "z = '\"'\n"
+        "[[s]]\n"
+        "[[s.u]]\n"
+        'y = """["""""\n'
+        '["s b".c]\n'
+    )
+    lines = Lines(text)
+    places: dict[tuple[Any, ...], int] = {
+        ("a", "b"): 1, ("s",): 2, ("s", 0, "t"): 3, ("s", 0, "t", "q", 0, 1): 4,
+        ("s", 0, "t", "q", 1, "a.b"): 4, ("s", 0, "u", 0): 6, ("s", 0, "u", 1, "z"): 8,
+        ("s", 1): 9, ("s", 1, "u", 0): 10, ("s", 1, "u", 0, "y"): 11, ("s b", "c"): 12,
+    }  # fmt: skip
+    assert {place: lines.of(place) for place in places} == places
+
+
+@pytest.mark.parametrize(
+    "filler",
+    ["#\n" * 30_000, "a = [\n" + "1,\n" * 9_000 + "]\n", 'a = """\n' + "x\n" * 9_000 + '"""\n'],
+    ids=["comments", "a long list", "a long text"],
+)  # fmt: skip
+def test_no_part_of_a_file_is_parsed_twice_to_find_a_line(
+    filler: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parsed anew at each line, a file of an allowed size took minutes to be told of."""
+    parsed: list[str] = []
+
+    def loads(text: str) -> dict[str, Any]:
+        parsed.append(text)
+        return tomllib.loads(text)
+
+    monkeypatch.setattr(toml_lines, "tomllib", SimpleNamespace(**vars(tomllib) | {"loads": loads}))
+    assert Lines(f"{filler}vendor = 1\n").of(("vendor",)) == filler.count("\n") + 1
+    assert sum(map(len, parsed)) <= len(filler) + len("vendor = 1\n")
 
 
 def test_no_value_of_a_file_is_quoted_back() -> None:

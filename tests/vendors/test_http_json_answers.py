@@ -35,6 +35,12 @@ def test_a_landed_answer_is_a_receipt_with_all_that_the_recipe_names() -> None:
     assert not outcome.wire.replayed
 
 
+def test_an_id_is_text_or_a_whole_number() -> None:
+    outcome = _told(200, payment(CALL, id=2**60))
+    assert isinstance(outcome, Receipt)
+    assert outcome.reading.receipt_id == str(2**60)
+
+
 @pytest.mark.parametrize(
     ("status", "document", "reason"),
     [
@@ -44,6 +50,9 @@ def test_a_landed_answer_is_a_receipt_with_all_that_the_recipe_names() -> None:
         (200, [], "no_receipt"),
         (200, {"id": ""}, "no_receipt"),
         (200, {"id": {"deep": 1}}, "no_receipt"),
+        (200, payment(CALL, id=True), "no_receipt"),
+        (200, payment(CALL, id=False), "no_receipt"),
+        (200, payment(CALL, id=1.5), "no_receipt"),
         (200, {"id": "pay_1"}, "no_receipt"),
         (200, {"id": "x\ny", "status": "succeeded"}, "no_receipt"),
         (200, payment(CALL, idempotency_key="f" * 64), "foreign_object"),

@@ -13,6 +13,7 @@ import rfc8785
 
 from outbox import Settings, WriteTool
 from outbox.errors import Invalid
+from outbox.outcomes import NotSent
 from tests.vendors.recipe_floor import (
     RecipeFloor,
     delivered,
@@ -278,10 +279,10 @@ def test_a_file_that_changes_its_rendering_never_gives_a_row_a_second_key(
     Settings.from_env({**env, "STRIPE_API_KEY": sandbox.api_key(floor.account)})
     fresh = floor.ask(_pay(), **{**PAY, "invoice": "in_new"})
     floor.perform(intent_id)
-    floor.perform(fresh)
-    first, again, new = floor.posts()
+    # This adapter's file is the one of before: what was recorded since is not its to send.
+    assert isinstance(floor.perform(fresh), NotSent)
+    first, again = floor.posts()
     assert first["key"] == again["key"] == bytes(floor.row(intent_id)["key"]).hex()
-    assert len(new["key"]) == 36
     assert floor.effects(intent_id) == 1
 
 

@@ -48,7 +48,7 @@ class Stalled:
         return self._vendor.reread_webhook(account, body)
 
     def classify(
-        self, operation: str, document: Mapping[str, Any], params: Mapping[str, Any]
+        self, operation: str, document: Mapping[str, Any], params: Mapping[str, Any] | None
     ) -> Reading | None:
         return self._vendor.classify(operation, document, params)
 

@@ -17,7 +17,8 @@ class PostgresProxy:
     """Listens on a socket of its own. ``lose_commit_reply`` applies the next COMMITs and drops
     the connection instead of answering; ``lose_commit`` drops it before the COMMIT arrives. Both
     mean transactions in which ``what`` was said. ``fall_silent`` is a host that vanished: over the
-    connections of that moment nothing passes any more, and no word comes of it."""
+    connections of that moment nothing passes any more, and no word comes of it; while ``hangs``,
+    over new ones neither."""
 
     def __init__(self, folder: Path, behind: Path) -> None:
         self.folder = folder
@@ -25,6 +26,7 @@ class PostgresProxy:
         self.lose_commit = 0
         self.lost = 0
         self.what = b""
+        self.hangs = False
         self._open: set[socket.socket] = set()
         self._silent: set[socket.socket] = set()
         self._behind = behind
@@ -60,6 +62,8 @@ class PostgresProxy:
             server = socket.socket(socket.AF_UNIX)
             server.connect(str(self._behind))
             self._open.add(client)
+            if self.hangs:
+                self._silent.add(client)
             threading.Thread(target=self._forward, args=(client, server), daemon=True).start()
             threading.Thread(target=self._back, args=(server, client), daemon=True).start()
 

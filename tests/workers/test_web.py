@@ -310,7 +310,10 @@ def test_a_due_intent_that_nobody_sends_is_a_problem_and_one_behind_a_switch_is_
 
 def test_an_intent_that_waits_for_its_lane_is_no_problem_of_its_own(ledger: Ledger) -> None:
     head, behind = ledger.intent(), ledger.intent()
-    ledger.sql("UPDATE outbox.intents SET lane = 'one'")
+    ledger.sql(
+        "UPDATE outbox.intents SET lane = 'stripe/default/' "
+        "|| left(encode(sha256(convert_to(tenant, 'UTF8')), 'hex'), 32) || '/one'"
+    )
     ledger.sql(
         "UPDATE outbox.intents SET status = 'unknown', doubt = 1, first_sent_at = outbox.clock() "
         "WHERE id = %(id)s",
