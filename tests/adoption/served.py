@@ -47,7 +47,7 @@ class App:
     env: Mapping[str, str]
     said: list[str] = field(default_factory=list)
 
-    def post(self, path: str, body: Mapping[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
+    def post(self, path: str, body: object = None) -> tuple[int, dict[str, Any]]:
         """The status and the JSON object that it answers with."""
         request = urllib.request.Request(
             self.url + path,

@@ -3,15 +3,21 @@ own transaction, the vendor's events at its own route."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
+import psycopg
 import pytest
 
+from outbox import Outbox, Scope
 from resolvers import joining
 from tests.adoption.served import ROOT, UVICORN, WSGI, App, env_of, serving
+from tests.cli.desk import SCRIPT
+from tests.examples.charge import charge as CHARGE
 from tests.workers.floor import CARD, SECRET, Floor, wait_until
 
 pytestmark = pytest.mark.heavy
@@ -102,10 +108,85 @@ def test_a_forged_event_is_refused_at_the_applications_route_and_stores_nothing(
     assert shop.floor.sql("SELECT id FROM outbox.webhook_inbox") == []
 
 
-def test_a_charge_that_is_refused_takes_the_applications_own_write_back_with_it(
+def test_bad_input_is_answered_with_its_field_and_takes_the_applications_own_write_back(
     shop: Shop,
 ) -> None:
-    body = {**CARD, "amount": "lots"}
-    status, _ = shop.app.post("/invoices/in_1/charge", body)
-    assert status == 500
+    for path, body, field in (
+        ("in_1", {**CARD, "amount": "lots"}, "args.amount"),
+        ("in_1", {**CARD, "amount": 10**40}, "args.amount"),
+        ("in_1%00", CARD, "args.invoice_id"),
+    ):
+        status, said = shop.app.post(f"/invoices/{path}/charge", body)
+        assert (status, json.loads(said["text"])["fields"]) == (422, [field])
+    status, _ = shop.app.post("/invoices/in_1/charge", [CARD])
+    assert status == 422, "no object at all"
     assert (shop.invoices(), shop.intents()) == ({}, [])
+
+
+def test_another_amount_for_the_same_invoice_is_a_conflict_and_changes_nothing(shop: Shop) -> None:
+    shop.app.charge(shop.floor, "in_1")
+    status, said = shop.app.post("/invoices/in_1/charge", {**CARD, "amount": 1})
+    assert (status, json.loads(said["text"])["fields"]) == (409, ["amount"])
+    assert len(shop.floor.posts()) == 1
+    assert (shop.book(), shop.invoices()) == (1, {"in_1": "paid"})
+
+
+def test_a_retry_after_the_result_was_booked_leaves_it_booked(shop: Shop) -> None:
+    """The answer was lost on its way, or an agent asks once more."""
+    shop.app.charge(shop.floor, "in_1")
+    assert shop.book() == 1
+    assert shop.app.charge(shop.floor, "in_1")["deduplicated"]
+    assert (shop.book(), shop.invoices()) == (0, {"in_1": "paid"})
+    assert len(shop.floor.posts()) == 1
+
+
+def test_results_of_others_are_passed_by_and_hold_up_none(shop: Shop) -> None:
+    """Another tenant's invoice of the same name, one that is not in the table, another tool's."""
+    refund = replace(CHARGE, name="refund_invoice")
+    other = replace(CHARGE, name="buy_label", identity=("label",))
+    numbered = {**CARD, "invoice_id": 7}
+    with psycopg.connect(shop.floor.settings.database_url.replace("+psycopg", "")) as connection:
+        for tool, tenant, args in (
+            (CHARGE, "globex", {**CARD, "invoice_id": "in_1"}),
+            (CHARGE, "acme", {**CARD, "invoice_id": "elsewhere"}),
+            (CHARGE, "acme", numbered),
+            (refund, "acme", {**CARD, "invoice_id": "in_1"}),
+            (other, "acme", {**CARD, "label": "l_1"}),
+        ):
+            Outbox(shop.floor.settings).enqueue(
+                connection, tool, Scope(tenant=tenant, run_id="other"), args
+            )
+    shop.floor.settle()
+    shop.floor.sql("INSERT INTO invoices VALUES ('in_1', 'open')")
+    assert (shop.book(), shop.invoices()) == (5, {"in_1": "open"})
+    shop.floor.sql("DELETE FROM invoices")
+    shop.app.charge(shop.floor, "in_2")
+    assert (shop.book(), shop.invoices()) == (1, {"in_2": "paid"})
+
+
+def test_the_script_and_its_consumer_stand_a_retry_bad_input_and_results_of_others(
+    floor: Floor,
+) -> None:
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, *words], cwd=ROOT, env=env_of(floor, OUTBOX_WAIT_S="0.1"),
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+    def book() -> list[dict[str, Any]]:
+        floor.settle()
+        done = run(str(SCRIPT), "consume", "tests.examples.billing:apply",
+                   "--consumer", "billing", "--once")  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return floor.sql("SELECT id, status FROM invoices ORDER BY id")
+
+    script = "-m", "tests.examples.charge"
+    assert run(*script, "mine").returncode == 0
+    floor.enqueue(1)  # of an invoice that is not in the table
+    assert book() == [{"id": "mine", "status": "paid"}]
+    assert run(*script, "mine").returncode == 0
+    assert book() == [{"id": "mine", "status": "paid"}]
+    assert len(floor.posts()) == 2
+    refused = run(*script, "x" * 10_000)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "invoice_id: is longer than" in refused.stderr

@@ -29,4 +29,6 @@ def main(socket: str, path: str) -> int:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
     sys.exit(main(*sys.argv[1:]))

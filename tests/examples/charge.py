@@ -8,7 +8,7 @@ import sys
 from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
 
-from outbox import Outbox, Scope, WriteTool
+from outbox import IntentMismatch, Invalid, Outbox, Scope, WriteTool
 
 charge = WriteTool(
     "charge_invoice",
@@ -35,16 +35,22 @@ def main(invoice_id: str) -> None:
         "automatic_payment_methods": {"enabled": True, "allow_redirects": "never"},
     }
     with Session(engine) as session, session.begin():
+        intent = outbox.enqueue(session, charge, Scope(tenant="acme", run_id="invoices"), args)
         session.execute(
             text("CREATE TABLE IF NOT EXISTS invoices (id text PRIMARY KEY, status text)")
         )
-        session.execute(
+        session.execute(  # a retry leaves what is booked
             text("INSERT INTO invoices VALUES (:id, 'collecting') ON CONFLICT DO NOTHING"),
             {"id": invoice_id},
         )
-        intent = outbox.enqueue(session, charge, Scope(tenant="acme", run_id="invoices"), args)
     print(outbox.wait(intent).as_json())
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    if len(sys.argv) != 2:
+        sys.exit("usage: charge.py INVOICE")
+    try:
+        main(sys.argv[1])
+    except (Invalid, IntentMismatch) as refused:  # each names its field; nothing was recorded
+        print(refused, file=sys.stderr)
+        sys.exit(2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import Any
 
 from django.conf import settings
 from django.core.management import execute_from_command_line
@@ -14,9 +15,10 @@ from django.urls import path
 from django.views.decorators.csrf import csrf_exempt
 from psycopg.conninfo import conninfo_to_dict
 
-from outbox import Outbox, Scope
+from outbox import Invalid, Outbox, OutboxError, Scope
 from resolvers.receiving import Receiver
 from tests.examples.charge import charge
+from tests.examples.refusals import refusal
 
 outbox, receiver = Outbox.from_env(), Receiver.from_env()
 address = conninfo_to_dict(outbox.settings.database_url.replace("+psycopg", ""))
@@ -42,13 +44,29 @@ class Invoice(models.Model):
 @csrf_exempt
 def charge_invoice(request: HttpRequest, invoice_id: str) -> HttpResponse:
     """Records the charge beside the invoice, in one transaction; tells what is known of it."""
-    args = {**json.loads(request.body), "invoice_id": invoice_id}
-    with transaction.atomic():
-        Invoice.objects.get_or_create(id=invoice_id, defaults={"status": "collecting"})
-        scope = Scope(tenant="acme", run_id="app")
-        intent = outbox.enqueue(connection.connection, charge, scope, args)  # psycopg's beneath
-        transaction.on_commit(outbox.ring)
+    try:
+        args = {**_object(request.body), "invoice_id": invoice_id}
+        with transaction.atomic():
+            scope = Scope(tenant="acme", run_id="app")
+            intent = outbox.enqueue(connection.connection, charge, scope, args)  # psycopg's beneath
+            # A retry leaves what is booked.
+            Invoice.objects.get_or_create(id=invoice_id, defaults={"status": "collecting"})
+            transaction.on_commit(outbox.ring)
+    except OutboxError as error:
+        status, body = refusal(error)  # bad input: 4xx with the field, and nothing was recorded
+        return JsonResponse(body, status=status)
     return JsonResponse(outbox.wait(intent).as_json())
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    """The JSON object of a request. Raises ``Invalid``."""
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise Invalid("body", "must be a JSON object")
+    return found
 
 
 @csrf_exempt
@@ -63,8 +81,9 @@ def book_results() -> int:
     with transaction.atomic():
         results = outbox.settlements(connection.connection, "billing")
         for result in results:
-            status = result.business_status or result.told
-            Invoice.objects.filter(id=result.identity["invoice_id"]).update(status=status)
+            if (result.tool, result.tenant) == (charge.name, "acme"):  # others' come here too
+                its = Invoice.objects.filter(id=str(result.identity.get("invoice_id")))
+                its.update(status=result.business_status or result.told)
     return len(results)
 
 

@@ -16,7 +16,7 @@ import sys
 from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
-from outbox import Outbox, Scope, WriteTool
+from outbox import IntentMismatch, Invalid, Outbox, Scope, WriteTool
 from vendors.sandbox.client import Sandbox
 
 ACCOUNT = "sandbox"
@@ -68,4 +68,11 @@ def collect(invoice_id: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    words = sys.argv[1:]
+    if words != ["mend"] and not (len(words) == 2 and words[0] in ("charge", "dashboard")):
+        sys.exit(__doc__)
+    try:
+        main(*words)
+    except (Invalid, IntentMismatch) as refused:
+        print(refused, file=sys.stderr)
+        sys.exit(2)
