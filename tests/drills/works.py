@@ -54,6 +54,11 @@ class Works:
     _accounts: Iterator[int] = field(default_factory=itertools.count)
 
     @property
+    def database_url(self) -> str:
+        """Where the ledger is, by the shortest way."""
+        return self.servers.database_url
+
+    @property
     def settings(self) -> Settings:
         """What an agent's process reads."""
         return Settings.from_env(
@@ -76,7 +81,7 @@ class Works:
             )
             for _ in range(count)
         ]
-        with psycopg.connect(self.servers.database_url.replace("+psycopg", "")) as connection:
+        with psycopg.connect(self.database_url.replace("+psycopg", "")) as connection:
             answers = outbox.enqueue_many(connection, CHARGE, made)
         if ring:
             outbox.ring()
@@ -85,7 +90,7 @@ class Works:
 
     def sql(self, statement: str, params: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
         """Runs a statement of the test's own."""
-        url = self.servers.database_url.replace("+psycopg", "")
+        url = self.database_url.replace("+psycopg", "")
         with psycopg.connect(url, autocommit=True, row_factory=dict_row) as connection:
             cursor = connection.execute(statement.encode(), params)
             return list(cursor.fetchall()) if cursor.description else []
@@ -223,7 +228,11 @@ class Works:
 
 @contextmanager
 def open_works(
-    folder: Path, *verbs: str, broker: bool = True, more: Mapping[str, str] | None = None
+    folder: Path,
+    *verbs: str,
+    broker: bool = True,
+    more: Mapping[str, str] | None = None,
+    postgres_settings: Mapping[str, str] | None = None,
 ) -> Iterator[Works]:
     """Servers, vendor and the named programs; ``more`` are settings by name."""
     said: list[str] = []
@@ -232,7 +241,9 @@ def open_works(
         said.append(f"{verb}: {line}")
 
     with (
-        Servers.start(None, postgres_settings={"max_connections": "200"}) as servers,
+        Servers.start(
+            None, postgres_settings={"max_connections": "200", **(postgres_settings or {})}
+        ) as servers,
         Sandbox.start(folder / "vendor.sqlite") as sandbox,
     ):
         upgrade(servers.database_url)

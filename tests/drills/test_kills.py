@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.crash.works import Works, open_works
+from tests.drills.works import Works, open_works
 from tests.workers.floor import READS, wait_until
 
 pytestmark = pytest.mark.heavy

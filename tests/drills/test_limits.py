@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from tests.crash.works import Works, open_works
+from tests.drills.works import Works, open_works
 from tests.workers.floor import wait_until
 
 pytestmark = pytest.mark.heavy

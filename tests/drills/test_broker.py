@@ -12,7 +12,7 @@ import redis
 from celery import Celery
 
 from outbox.doorbell import broker_url_of
-from tests.crash.works import Works, open_works
+from tests.drills.works import Works, open_works
 from tests.workers.floor import READS, wait_until
 
 pytestmark = pytest.mark.heavy

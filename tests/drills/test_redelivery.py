@@ -17,8 +17,8 @@ from celery import Celery
 
 from outbox import Settings, SettingsError
 from outbox.doorbell import DRAIN_TASK, SEND_QUEUE, broker_url_of
-from tests.crash import redelivered_worker
-from tests.crash.works import Works, open_works
+from tests.drills import redelivered_worker
+from tests.drills.works import Works, open_works
 from tests.workers.floor import wait_until
 
 _WORKERS = 3
