@@ -8,7 +8,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # The tests start hundreds of processes; without compiled files each would compile all it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test test-heavy check stripe-cli
+.PHONY: setup demo test test-heavy sim mutants properties chaos check stripe-cli
 
 setup: .venv/.installed
 
@@ -27,6 +27,24 @@ test: setup
 # Whole processes killed, deployed and restarted, whole applications, and the demo's table.
 test-heavy: setup
 	@$(BIN)/python -m pytest -n 3 --dist loadfile -m heavy
+
+# Timelines of the real code over a simulated wire: 20,000 enumerated, then SIM_SECONDS at random.
+SIM_SECONDS ?= 600
+sim: setup
+	@$(BIN)/python -m tests.sim --least 20000 --seconds $(SIM_SECONDS)
+
+# Faults put into our own logic, one after the other; each must be found.
+mutants: setup
+	@$(BIN)/python -m tests.mutants
+
+# The properties, with 40 times as many examples.
+properties: setup
+	@HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest -n auto tests/properties
+
+# Real processes for CHAOS_SECONDS (300) while Postgres, Valkey and the workers are killed and 1 % of
+# the vendor's answers are lost. CHAOS_SEED repeats the kills; CHAOS_SECONDS=1800 is the long form.
+chaos: setup
+	@$(BIN)/python -m tests.chaos
 
 check: setup
 	@PYTHON='$(PYTHON)' tests/checks/run
