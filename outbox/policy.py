@@ -130,6 +130,9 @@ class Policy:
 
     def adapted(self, contract: VendorContract) -> VendorContract:
         """The contract with this policy's overrides (the demo's small windows) applied."""
+        overrides = (self.window_override_s, self.margin_override_s, self.in_flight_override_s)
+        if overrides == (None, None, None):  # as ever but in the demo; asked several times a row
+            return contract
         window = contract.window_s
         if window is not None and self.window_override_s is not None:
             # The vendor forgets its keys when it does: no setting makes it remember longer.

@@ -13,20 +13,17 @@ The pytest fixtures over it, and the vendor beside it, are `outbox_box` and its 
 from __future__ import annotations
 
 import functools
-import itertools
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, LiteralString
-from urllib.parse import urlsplit
 
 import psycopg
-from psycopg import sql
 
 from outbox import schema
 from outbox.errors import Denied, SettingsError
 from outbox.settings import Settings
-from outbox.store.connection import Transaction
+from outbox.store.due import next_due_in_s
+from outbox.testing_databases import TEMPLATE, Databases
+
+__all__ = ["TEMPLATE", "Clock", "Databases", "next_due_in_s", "prepare", "settable_clock"]
 
 _INSTALL = """
 CREATE TABLE IF NOT EXISTS outbox.test_clock (
@@ -44,14 +41,21 @@ CREATE OR REPLACE FUNCTION outbox.clock() RETURNS timestamptz LANGUAGE sql STABL
     AS $$ SELECT statement_timestamp() $$;
 DROP TABLE IF EXISTS outbox.test_clock
 """
+_INSTALLED = """
+SELECT to_regclass('outbox.test_clock') IS NOT NULL AND EXISTS (
+    SELECT FROM pg_proc WHERE oid = to_regprocedure('outbox.clock()') AND prosrc LIKE '%test_clock%'
+)
+"""
 # What a test may have left: every table but the clock and the schema's version.
 _LEFT = """
-SELECT string_agg(format('outbox.%I', c.relname), ', ') FROM pg_class c
+SELECT array_agg(format('outbox.%I', c.relname)) FROM pg_class c
 WHERE c.relnamespace = 'outbox'::regnamespace AND c.relkind IN ('r', 'p')
     AND c.relname NOT IN ('test_clock', 'alembic_version', 'registrations')
 """
-TEMPLATE = "template_outbox"
-_LOOKS, _LOOK_S = 100, 0.002
+_NUMBERED = """EXISTS (
+    SELECT FROM pg_sequence JOIN pg_class c ON c.oid = seqrelid
+    WHERE c.relnamespace = 'outbox'::regnamespace AND pg_sequence_last_value(seqrelid) IS NOT NULL
+)"""
 
 
 class Clock:
@@ -91,7 +95,7 @@ class Clock:
 def settable_clock(database_url: str) -> Clock:
     """Installs a clock that can be moved in a migrated database, or finds the one that is there."""
     with psycopg.connect(_plain(database_url), autocommit=True) as connection:
-        connection.execute(_INSTALL)
+        _install(connection)
     return Clock(database_url)
 
 
@@ -121,95 +125,11 @@ def prepare(database_url: str) -> Clock:
                 "the database holds intents that no test made: tests empty schema outbox, so "
                 "give them a database of their own",
             )
-        connection.execute(_INSTALL)
+        _install(connection)
         if ours:
-            left = sql.SQL(_value(connection, _LEFT))
-            connection.execute(sql.SQL("TRUNCATE {} RESTART IDENTITY").format(left))
+            _truncate(connection, _value(connection, _LEFT))
             connection.execute("UPDATE outbox.test_clock SET offset_s = 0")
     return Clock(database_url)
-
-
-_NEXT_DUE = """
-SELECT EXTRACT(EPOCH FROM min(at) - outbox.clock())::float8 AS left_s FROM (
-    SELECT due_at AS at FROM outbox.intents
-        WHERE status IN ('pending', 'unknown', 'retryable') AND settled_at IS NULL
-    UNION ALL SELECT lease_until FROM outbox.intents WHERE status = 'in_flight'
-    UNION ALL SELECT resolver_until FROM outbox.intents WHERE resolver_until IS NOT NULL
-    UNION ALL SELECT escalate_at FROM outbox.intents WHERE settled_at IS NULL
-    UNION ALL SELECT verify_at FROM outbox.intents WHERE verify_at IS NOT NULL
-    UNION ALL SELECT due_at FROM outbox.webhook_inbox WHERE due_at IS NOT NULL
-    UNION ALL SELECT due_at FROM outbox.pages WHERE state = 'due'
-) d WHERE at > outbox.clock()
-"""
-# A moment that has just passed is due by every comparison.
-_PAST_S = 0.001
-
-
-def next_due_in_s(tx: Transaction) -> float | None:
-    """Seconds until something that waits in the ledger falls due; None where nothing waits."""
-    row = tx.one(_NEXT_DUE)
-    return None if row is None or row["left_s"] is None else float(row["left_s"]) + _PAST_S
-
-
-class Databases:
-    """Databases in one Postgres server, each a copy of a migrated template: 10 ms each where the
-    server keeps its files in memory. Its account must be allowed to create databases."""
-
-    def __init__(self, server_url: str) -> None:
-        self._url = urlsplit(server_url)
-        self._administrator = psycopg.connect(_plain(server_url), autocommit=True)
-        self._numbers = itertools.count()
-        self._closed: set[str] = set()
-
-    def template(self) -> str:
-        """Makes the migrated template; its URL. Whatever else is put there is in every copy made
-        from then on."""
-        self._administrator.execute(f"CREATE DATABASE {TEMPLATE}".encode())
-        schema.upgrade(self._at(TEMPLATE))
-        return self._at(TEMPLATE)
-
-    @contextmanager
-    def fresh(self, template_url: str) -> Iterator[str]:
-        """The URL of a copy, dropped at the end of the block."""
-        name, template = f"test_{next(self._numbers)}", urlsplit(template_url).path[1:]
-        if template not in self._closed:
-            # Nobody may be connected to what is copied; a pool of the caller's may still be.
-            self._run("ALTER DATABASE {} ALLOW_CONNECTIONS false", template)
-            self._administrator.execute(
-                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = %s",
-                (template,),
-            )
-            self._closed.add(template)
-        # The other strategy writes every page to the log as well.
-        self._run("CREATE DATABASE {} TEMPLATE {} STRATEGY file_copy", name, template)
-        try:
-            yield self._at(name)
-        finally:
-            self._empty(name)
-            self._run("DROP DATABASE {} WITH (FORCE)", name)
-
-    def _empty(self, name: str) -> None:
-        """Ends whoever is left. A backend that was told to end takes a millisecond to, and a drop
-        that still meets one looks again after a hundred."""
-        pausing = threading.Event()
-        for _ in range(_LOOKS):
-            left = self._administrator.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s",
-                (name,),
-            ).fetchall()
-            if not left:
-                return
-            pausing.wait(_LOOK_S)
-
-    def close(self) -> None:
-        """Drops the connection."""
-        self._administrator.close()
-
-    def _at(self, name: str) -> str:
-        return self._url._replace(path=f"/{name}").geturl()
-
-    def _run(self, statement: LiteralString, *names: str) -> None:
-        self._administrator.execute(sql.SQL(statement).format(*map(sql.Identifier, names)))
 
 
 # The migrations are files that do not change while tests run, and reading them takes long.
@@ -222,8 +142,21 @@ def _revision(connection: psycopg.Connection) -> str | None:
     return str(_value(connection, "SELECT version_num FROM outbox.alembic_version"))
 
 
-def _value(connection: psycopg.Connection, statement: LiteralString) -> Any:
-    row = connection.execute(statement).fetchone()
+def _install(connection: psycopg.Connection) -> None:
+    # What is there is left alone: a change of the schema costs more than a test's other statements.
+    if not _value(connection, _INSTALLED):
+        connection.execute(_INSTALL)
+
+
+def _truncate(connection: psycopg.Connection, tables: list[str]) -> None:
+    # Of tables that are empty already it would be the dearest statement of a small test.
+    left = " OR ".join([_NUMBERED, *(f"EXISTS (SELECT FROM {table})" for table in tables)])
+    if _value(connection, f"SELECT {left}"):
+        connection.execute(f"TRUNCATE {', '.join(tables)} RESTART IDENTITY".encode())
+
+
+def _value(connection: psycopg.Connection, statement: str) -> Any:
+    row = connection.execute(statement.encode()).fetchone()
     return row[0] if row else None
 
 

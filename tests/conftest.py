@@ -5,6 +5,7 @@ They are the fixtures of the product's own pytest plugin (`outbox_pytest.py`), w
 
 from __future__ import annotations
 
+import gc
 import itertools
 from collections.abc import Iterator
 from urllib.parse import urlsplit
@@ -16,6 +17,12 @@ from vendors.sandbox.client import Sandbox
 from workers.servers import Servers, broker_url_of
 
 _numbers = itertools.count()
+
+
+def pytest_collection_finish() -> None:
+    """Some thousand tests that stay until the end: no collection of garbage looks at them again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
@@ -32,6 +39,16 @@ def outbox_servers() -> Iterator[Servers]:
 def servers(outbox_servers: Servers) -> Servers:
     """The pair of this pytest process."""
     return outbox_servers
+
+
+@pytest.fixture(scope="session")
+def outbox_template(outbox_template: str) -> str:
+    """As the plugin's, with a clock that can be moved in it: to put one into each test's database
+    would cost more than most of what the test does there."""
+    from outbox.testing import settable_clock
+
+    settable_clock(outbox_template)
+    return outbox_template
 
 
 @pytest.fixture(scope="session")

@@ -28,9 +28,9 @@ from uuid import UUID
 
 from outbox import Answer, Invalid, Outbox, Settings
 from outbox.doorbell import Doorbell
-from outbox.store import intents, listing, reading
+from outbox.store import intents, listing
 from outbox.store.connection import Store
-from outbox.testing import Clock, next_due_in_s, prepare
+from outbox.testing import Clock, prepare
 from resolvers import escalating, joining, pagers, paging, sweeping
 from resolvers.directory import Directory
 from resolvers.identifying import identify
@@ -41,6 +41,7 @@ from vendors.sandbox.sender import signature
 from workers.sender import Sender
 from workers.servers import Servers
 from workers.testing_effects import Effects, effects_of
+from workers.testing_settling import Worked, settle
 
 WEBHOOK_SECRET = "whsec_of_the_box"  # noqa: S105 - the sandbox's, which guards nothing
 _MEMORY = Path("/dev/shm")  # noqa: S108 - the servers make a private folder in it
@@ -130,19 +131,8 @@ class OutboxBox:
     def settle(self, within_s: float = 3600.0) -> bool:
         """Lets time pass from one due moment to the next, working and delivering webhooks, until
         every intent is settled, or until ``within_s`` have passed; returns whether all are."""
-        left_s = within_s
-        while True:
-            self.resolve()
-            while self.drain() + self.deliver_webhooks():
-                self.resolve()
-            with self.store.transaction() as tx:
-                if not reading.gauges(tx)["unsettled"]:
-                    return True
-                wait_s = next_due_in_s(tx)
-            if wait_s is None or wait_s > left_s:
-                return False
-            self.travel(wait_s)
-            left_s -= wait_s
+        parts = Worked(self.store, self.drain, self.resolve, self.deliver_webhooks, self.travel)
+        return settle(parts, within_s)
 
     # -- what came of it ---------------------------------------------------------------------
 
@@ -244,13 +234,15 @@ def open_box(
     *,
     directory_of: Callable[[Settings], Directory] = Directory.of,
     connections: int = 12,
+    clock: Clock | None = None,
 ) -> Iterator[OutboxBox]:
-    """A box over a migrated database and an account of its own. ``env`` are settings by name.
+    """A box over a migrated database and an account of its own. ``env`` are settings by name;
+    ``clock`` is that of a database which the caller has just made: it is used as it stands.
 
     Raises ``Denied`` for a database that is no test's or an environment with live credentials,
     ``SettingsError`` for a schema or a setting that is wrong, ``Unreachable``.
     """
-    clock = prepare(database_url)
+    clock = clock or prepare(database_url)
     account = new_account()
     sandbox.set_account(account, any_customer=True)
     settings = Settings.from_env(

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 from uuid import UUID
 
 from outbox.policy import Policy
-from tests.drills.works import Works, open_works
 from tests.drills.proxy import Proxy
+from tests.drills.works import Works, open_works
 from tests.workers.floor import wait_until
 from workers.stack import Stack
 

@@ -24,11 +24,8 @@ def _one(name: str, module: str, old: str, new: str, **more: object) -> Mutant:
     return Mutant(name, (Edit(module, old, new),), **more)  # type: ignore[arg-type]
 
 
-# None of the vendor's events about a charge comes.
-_UNHEARD = "; ".join(
-    f"event {kind}#1=never"
-    for kind in ("payment_intent.created", "charge.succeeded", "payment_intent.succeeded")
-)
+# The vendor's event about the charge never comes.
+_UNHEARD = "event payment_intent.succeeded#1=never"
 # A first answer is lost, and then the vendor refuses what it would take for a new request.
 _LOST_THEN_REFUSED = (
     f"keys: wire of A#1=lost_ack; {_UNHEARD}; time#1=a_minute; read of A#1=lost; "
@@ -207,7 +204,7 @@ MUTANTS = (
         "    if not any(matches):",
         "    if not matches:",
         scenarios=("keys",),
-        timelines=("keys: event payment_intent.created#1=forged",),
+        timelines=("keys: event payment_intent.succeeded#1=forged",),
     ),
     _one(
         "the window is counted from the last send",

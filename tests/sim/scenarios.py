@@ -22,8 +22,9 @@ class Scenario:
     """``asks`` are (scope, arguments) in order, one intent each. ``late_s`` are delays after
     which a request that was lost may still arrive: within what the vendor's contract says, where
     it honours no key. ``again`` is what the next turn's agent would ask; ``cards`` what the
-    customer may have in hand. ``rounds`` is how long faults may go on, ``at_once`` how many are
-    asked for before each of them; ``steps_clock``: the database's clock may be set meanwhile."""
+    customer may have in hand; ``hears`` the kinds of events that the vendor was asked to deliver.
+    ``rounds`` is how long faults may go on, ``at_once`` how many are asked for before each of
+    them; ``steps_clock``: the database's clock may be set meanwhile."""
 
     name: str
     tool: WriteTool
@@ -32,6 +33,7 @@ class Scenario:
     faults: tuple[str, ...]
     vendor: Mapping[str, Any] = field(default_factory=dict)
     again: tuple[Scope, Mapping[str, Any]] | None = None
+    hears: tuple[str, ...] = ("*",)
     cards: tuple[str, ...] = ("pm_card_visa", "pm_card_chargeDeclined")
     rounds: int = 5
     at_once: int = 2
@@ -85,6 +87,10 @@ _STRIPE = (
 _KEYED_LATE_S = (40.0, 600.0, 7200.0)
 # A vendor whose requests can arrive later than its contract's bound gets no automatic re-send.
 _BOUND_LATE_S = (40.0, 170.0)
+# As an endpoint is set up that wants to know what became of a charge; the long histories hear all.
+_HEARS = tuple(
+    f"payment_intent.{word}" for word in ("succeeded", "payment_failed", "canceled", "processing")
+)
 _EVENTS_LAG = {"events_lag_s": 60.0}
 
 NAMES = ("keys", "lane", "epochs", "no_keys", "absent", "nothing")
@@ -102,16 +108,16 @@ def scenarios() -> tuple[Scenario, ...]:
     return (
         Scenario(
             "keys", _charge("charge"), ((_scope(), {**_CARD, "invoice_id": "in_1"}),),
-            _KEYED_LATE_S, _STRIPE, _EVENTS_LAG,
+            _KEYED_LATE_S, _STRIPE, _EVENTS_LAG, hears=_HEARS,
         ),
         Scenario(
             "lane", _charge("charge_in_lane", lane=("customer",)),
             tuple((_scope(), {**_CARD, "invoice_id": f"in_{n}"}) for n in (1, 2)),
-            _KEYED_LATE_S, _STRIPE, _EVENTS_LAG,
+            _KEYED_LATE_S, _STRIPE, _EVENTS_LAG, hears=_HEARS,
         ),
         Scenario(
             "epochs", epochs, ((_scope("turn-1"), {**_CARD, "invoice_id": "in_1"}),),
-            _KEYED_LATE_S, _STRIPE, _EVENTS_LAG,
+            _KEYED_LATE_S, _STRIPE, _EVENTS_LAG, hears=_HEARS,
             again=(_scope("turn-2"), {**_CARD, "invoice_id": "in_1"}), rounds=3,
         ),
         Scenario(

@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any
 from uuid import UUID
 
@@ -250,12 +251,18 @@ class Timeline:
     # -- the vendor's events ---------------------------------------------------------------------
 
     def _webhooks(self) -> None:
-        fresh = self.ground.vendor.events()
+        fresh = self._fresh_events()
         if len(fresh) > 1 and self.choices.pick("events in reverse", 2, of_world=True):
             fresh.reverse()
         for event in fresh:
             self.ground.vendor.delivered.add(event["id"])
             self._event(event, self.choices.among(f"event {event['type']}", _EVENTS))
+
+    def _fresh_events(self) -> list[dict[str, Any]]:
+        return [
+            event for event in self.ground.vendor.events()
+            if any(fnmatchcase(event["type"], kind) for kind in self.scenario.hears)
+        ]  # fmt: skip
 
     def _event(self, event: dict[str, Any], how: str) -> None:
         if how == "held":
@@ -385,7 +392,7 @@ class Timeline:
     def _is_over(self) -> bool:
         vendor = self.ground.vendor
         return (
-            self.watch.is_settled() and not vendor.late and not vendor.events()
+            self.watch.is_settled() and not vendor.late and not self._fresh_events()
             and vendor.last_due_s() <= vendor.now_s
         )  # fmt: skip
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-import psycopg
 import requests
 
 from outbox import Outbox, Scope, WriteTool
@@ -51,8 +50,8 @@ class RecipeFloor(Floor):
     def ask(self, tool: WriteTool, **args: Any) -> UUID:
         """One new intent in a run of its own."""
         outbox = Outbox(self.settings)
-        url = self.settings.database_url.replace("+psycopg", "")
-        with psycopg.connect(url) as connection:
+        connection = self.statements.connection()
+        with connection.transaction():
             scope = Scope(tenant="acme", run_id=f"run-{next(_number)}")
             answer = outbox.enqueue(connection, tool, scope, args)
         outbox.close()

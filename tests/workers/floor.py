@@ -105,17 +105,24 @@ def enqueue(
     settings: Settings,
     count: int = 1,
     *,
+    over: psycopg.Connection[Any] | None = None,
     tool: WriteTool = CHARGE,
     run: str = "",
     account: str = "default",
     **args: Any,
 ) -> list[UUID]:
-    """New intents, each for an invoice of its own, in one committed transaction."""
+    """New intents, each for an invoice of its own, in one committed transaction: ``over`` a
+    connection that is open, or over a new one."""
     outbox = Outbox(settings)
     run = run or f"run-{next(_numbers)}"
-    with psycopg.connect(settings.database_url.replace("+psycopg", "")) as connection:
+    with contextlib.ExitStack() as closing:
+        if over is None:
+            url = settings.database_url.replace("+psycopg", "")
+            over = closing.enter_context(psycopg.connect(url))
+        else:
+            closing.enter_context(over.transaction())
         answers = outbox.enqueue_many(
-            connection,
+            over,
             tool,
             [
                 (
@@ -181,7 +188,7 @@ class Floor:
 
     def enqueue(self, count: int = 1, **args: Any) -> list[UUID]:
         """New charges; ``tool`` and ``run`` besides the arguments of the charge."""
-        return enqueue(self.settings, count, **args)
+        return enqueue(self.settings, count, over=self.statements.connection(), **args)
 
     def one(self, **args: Any) -> UUID:
         """One new charge."""
@@ -235,7 +242,11 @@ class Floor:
 
     def advance(self, seconds: float) -> None:
         """Time passes for the database and for the vendor, or goes back."""
-        self.sandbox.set_account(self.account, clock_offset_s=self.clock.advance(seconds))
+        (moved,) = self.sql(
+            "UPDATE outbox.test_clock SET offset_s = offset_s + %(s)s RETURNING offset_s",
+            {"s": seconds},
+        )
+        self.sandbox.set_account(self.account, clock_offset_s=moved["offset_s"])
 
     def jump(self, intent_id: UUID) -> float:
         """Time passes until the row is due; returns how much."""
