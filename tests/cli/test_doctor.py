@@ -164,7 +164,7 @@ def test_what_is_not_answered_in_time_is_told_as_not_checked_and_the_rest_is_che
 
 def test_what_the_role_may_not_read_is_told_as_not_checked(healthy: Desk) -> None:
     """Timelines are for monitoring roles on some hosts."""
-    healthy.sql("REVOKE EXECUTE ON FUNCTION pg_control_checkpoint() FROM PUBLIC")
+    healthy.sql("REVOKE EXECUTE ON FUNCTION pg_walfile_name(pg_lsn) FROM PUBLIC")
     role = f"reader_{healthy.vendor_account}"
     healthy.sql(f"CREATE ROLE {role} LOGIN")
     try:
