@@ -130,10 +130,6 @@ class SimVendor:
         held_s = [float(row["at"])] if row and row["at"] else []
         return max([self.now_s, *held_s, *(one.due_s for one in self.late)])
 
-    def forget_keys(self) -> None:
-        """The vendor prunes every key, whatever it promised."""
-        self.ledger.run("delete from keys")
-
     # -- what is known of it ---------------------------------------------------------------------
 
     def events(self) -> list[Json]:
@@ -145,13 +141,6 @@ class SimVendor:
     def effects(self) -> list[Json]:
         """The effects, in order."""
         return self.ledger.all("select * from effects order by seq")
-
-    def posts(self, key: str) -> list[Json]:
-        """The client's own writes under a key, in order."""
-        return self.ledger.all(
-            "select * from requests where key = ? and method = 'POST' and origin = 'client'"
-            " order by seq", key,
-        )  # fmt: skip
 
     def violations(self) -> list[Json]:
         """What no careful client would have done."""

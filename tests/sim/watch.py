@@ -82,12 +82,13 @@ class Watch:
             raise Violation(3, "a request of no committed intent is on the wire")
         if row["first_sent_at"] is None:
             raise Violation(3, "a request left before its claim was committed")
+        again = row["id"] in self._bodies
         self._frozen(row, request)
         if row["status"] != Status.IN_FLIGHT or row["now"] > row["lease_until"]:
             raise Violation(3, "a request left after its claim's own time")
         if any(self._before(row, rows)):
             raise Violation(4, "a request left before the head of its lane was settled")
-        if self.line.is_clock_doubted and row["attempts"] > 1:
+        if self.line.is_clock_doubted and again:
             raise Violation(12, "a request was sent again while the clock is in doubt")
 
     def _read(self, host: Host) -> None:

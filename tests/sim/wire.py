@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from tests.sim.hosts import Host, beside
 from tests.sim.vendor import Late, Unanswered
 from vendors.sandbox.arrivals import Arrival
-from vendors.sandbox.faults import Fault, Picked
 from vendors.sandbox.wire import Answer, Request
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ class Wire:
 
     def _write(self, host: Host, request: Request, kind: str) -> Answer:
         if kind == "lost_request":
-            self._vendor.arrive(request, "")
+            self._vendor.arrive(request)
             raise Unanswered("reset")
         if kind == "worker_killed_before":
             host.kill()
@@ -101,7 +100,8 @@ class Wire:
         return self._executed(host, request, kind)
 
     def _executed(self, host: Host, request: Request, kind: str) -> Answer:
-        arrival = self._faulty(request, kind)
+        fault = kind if kind in self._line.scenario.faults else ""
+        arrival = self._vendor.arrive(request, fault, _OBJECT_LATER_S)
         answer = self._vendor.answer(arrival)
         if kind == "redelivery":
             self._vendor.again(request, arrival.attempt)
@@ -120,13 +120,6 @@ class Wire:
             self._ground.pass_time(90.0)
             self._line.others_act(("other_resolves", "other_sends"))
         return self._told(arrival, answer)
-
-    def _faulty(self, request: Request, kind: str) -> Arrival:
-        if kind not in self._line.scenario.faults:
-            return self._vendor.arrive(request)
-        arrival = self._vendor.arrive(request)
-        arrival.picked = Picked(vendor=Fault(kind, after_s=_OBJECT_LATER_S, status=503))
-        return arrival
 
     def _told(self, arrival: Arrival, answer: Answer) -> Answer:
         self._vendor.answered(arrival, answer)
