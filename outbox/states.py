@@ -57,7 +57,8 @@ class IllegalTransition(Exception):
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What the conditional cells ask. ``doubt`` counts attempts claimed and never answered,
-    the live one not included; ``tried`` says that there was any attempt, however it ended."""
+    the live one not included; ``tried`` says that there was any attempt, however it ended, and
+    ``refused`` that the vendor has refused one and left nothing under the key."""
 
     doubt: int = 0
     covers_key: bool = False
@@ -65,6 +66,7 @@ class Facts:
     declined_object: bool = False
     quiescent: bool = False
     tried: bool = False
+    refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,8 @@ class Verdict:
     denied: bool = False
 
 
-_PENDING_OR_UNKNOWN = "pending if doubt = 0, else unknown"
+_NOT_SENT = "pending, failed_poison if refused before, if doubt = 0, else unknown"
+_LATE_NOT_SENT = "failed_poison if doubt becomes 0 and refused before, else n"
 _POISON_OR_UNKNOWN = "failed_poison if doubt = 0 or covers_key, else unknown"
 _POISON_OR_NOTE = "failed_poison if doubt becomes 0 or covers_key, else n"
 _POISON_IF_QUIET = "failed_poison after quiescence, else d"
@@ -111,13 +114,13 @@ _ROWS: dict[Status, tuple[str, ...]] = {
         "in_flight", "n", "n", "n", _CONTRADICTION_IF_NEVER_TRIED, "b", "b",
         "d", "d", "cancelled", "d", "d"),
     Status.IN_FLIGHT: (
-        "b", _PENDING_OR_UNKNOWN, "unknown", _POISON_OR_UNKNOWN, "succeeded", "b", "b",
+        "b", _NOT_SENT, "unknown", _POISON_OR_UNKNOWN, "succeeded", "b", "b",
         "d", "d", "d", "d", "d"),
     Status.UNKNOWN: (
-        "b", "n", "n", _POISON_OR_NOTE, "succeeded", "retryable", "n",
+        "b", _LATE_NOT_SENT, "n", _POISON_OR_NOTE, "succeeded", "retryable", "n",
         "d", "d", "d", "succeeded", _POISON_IF_QUIET),
     Status.RETRYABLE: (
-        "in_flight", "n", "n", _POISON_OR_NOTE, "succeeded", "n", "unknown",
+        "in_flight", _LATE_NOT_SENT, "n", _POISON_OR_NOTE, "succeeded", "n", "unknown",
         "d", "d", "d", "succeeded", _POISON_IF_QUIET),
     Status.SUCCEEDED: (
         "b", "n", "n", _CONTRADICTION_IF_COVERED, _NOTE_IF_SAME, "n", "n",
@@ -165,8 +168,11 @@ def transition(status: Status, event: Event, facts: Facts = Facts()) -> Verdict:
 
 def _conditional(status: Status, cell: str, facts: Facts) -> Verdict:
     settles = facts.doubt == 0 or facts.covers_key
-    if cell == _PENDING_OR_UNKNOWN:
-        return Verdict(Status.PENDING if facts.doubt == 0 else Status.UNKNOWN, moved=True)
+    if cell == _NOT_SENT:
+        return Verdict(Status.UNKNOWN if facts.doubt else _unsent(facts), moved=True)
+    if cell == _LATE_NOT_SENT:
+        ends = facts.doubt == 0 and facts.refused
+        return Verdict(Status.FAILED_POISON if ends else status, moved=ends)
     if cell == _POISON_OR_UNKNOWN:
         return Verdict(Status.FAILED_POISON if settles else Status.UNKNOWN, moved=True)
     if cell == _POISON_OR_NOTE:
@@ -184,6 +190,11 @@ def _conditional(status: Status, cell: str, facts: Facts) -> Verdict:
     if cell == _CONTRADICTION_UNLESS_DECLINED:
         return Verdict(status, moved=False, contradiction=not facts.declined_object)
     raise AssertionError(f"a cell without a meaning: {cell}")
+
+
+def _unsent(facts: Facts) -> Status:
+    # Answers come in any order, and the last of them decides by all that were given.
+    return Status.FAILED_POISON if facts.refused else Status.PENDING
 
 
 class Told(StrEnum):

@@ -6,9 +6,10 @@ again, decide again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
+from uuid import UUID
 
 from psycopg.types.json import Jsonb
 
@@ -58,6 +59,10 @@ def apply(tx: Transaction, intent: Intent, event: Event, change: Change) -> tupl
     ``IllegalTransition`` for our own bugs.
     """
     doubt = _doubt(intent, change)
+    refused = ""
+    if event is Event.NOT_SENT and intent.attempts > 1 and doubt == 0:
+        refused = refusals(tx, [intent.id]).get(intent.id, "")
+        change = replace(change, failure_code=refused)
     verdict = transition(
         intent.state,
         event,
@@ -68,6 +73,7 @@ def apply(tx: Transaction, intent: Intent, event: Event, change: Change) -> tupl
             declined_object=_same_object(intent, change.reading) and _is_declined(change.reading),
             quiescent=change.quiescent,
             tried=intent.attempts > 0,
+            refused=bool(refused),
         ),
     )
     if verdict.denied:
@@ -91,6 +97,18 @@ def apply(tx: Transaction, intent: Intent, event: Event, change: Change) -> tupl
         found = [change.reading] if change.reading else []
         _contradict(tx, written, reason, objects, change.reason, told=known, found=found)
     return written, verdict
+
+
+def refusals(tx: Transaction, intent_ids: Collection[UUID]) -> dict[UUID, str]:
+    """Of each intent that the vendor has refused in an attempt, the code of the last refusal."""
+    if not intent_ids:
+        return {}
+    rows = tx.all(
+        "SELECT DISTINCT ON (intent_id) intent_id, detail FROM outbox.attempts "
+        "WHERE intent_id = ANY(%(ids)s) AND outcome = 'refused' ORDER BY intent_id, id DESC",
+        {"ids": list(intent_ids)},
+    )
+    return {row["intent_id"]: row["detail"] for row in rows}
 
 
 def note(tx: Transaction, intent: Intent, event: Event, change: Change) -> Intent:

@@ -21,7 +21,7 @@ from outbox.store import escalations, settlements
 from outbox.store.business import move_business
 from outbox.store.connection import Transaction
 from outbox.store.intents import Intent, lock
-from outbox.store.moves import Change, apply, contradict, note
+from outbox.store.moves import Change, apply, contradict, note, refusals
 from outbox.store.records_sql import RECORD, TYPES
 
 
@@ -66,13 +66,21 @@ def _detail(outcome: Outcome) -> str:
             assert_never(outcome)
 
 
-def _values(ended: Ended, codec: Codec) -> dict[str, Any]:
-    """The row of the batch: what this outcome makes of an ``in_flight`` intent."""
+def _is_unsent(ended: Ended) -> bool:
+    """Whether it says that nothing is in doubt of an intent that was tried before: what becomes of
+    it is then said by the earlier answers."""
+    intent = ended.intent
+    return isinstance(ended.outcome, NotSent) and intent.doubt == 0 and intent.attempts > 1
+
+
+def _values(ended: Ended, codec: Codec, refused: str = "") -> dict[str, Any]:
+    """The row of the batch: what this outcome makes of an ``in_flight`` intent that was
+    ``refused`` with this code before."""
     intent, outcome = ended.intent, ended.outcome
     covers = isinstance(outcome, Refused) and outcome.covers_key
     event = event_of(outcome)
     doubt = intent.doubt + (1 if event is Event.LOST else 0)
-    verdict = transition(Status.IN_FLIGHT, event, Facts(doubt=doubt, covers_key=covers))
+    verdict = transition(Status.IN_FLIGHT, event, Facts(doubt, covers, refused=bool(refused)))
     reading = None
     if isinstance(outcome, Receipt) or (
         isinstance(outcome, Refused) and verdict.status is Status.FAILED_POISON
@@ -102,7 +110,7 @@ def _values(ended: Ended, codec: Codec) -> dict[str, Any]:
         "business": reading.business.value if reading else None,
         "word": reading.word if reading else None,
         "vendor_time": reading.vendor_time if reading else 0,
-        "failure_code": outcome.code if isinstance(outcome, Refused) else None,
+        "failure_code": outcome.code if isinstance(outcome, Refused) else refused or None,
         "contradicts": ended.contradicts or None,
         "settled_by": "replay" if wire.replayed else "reply",
         "started_at": ended.started_at,
@@ -138,7 +146,8 @@ def record(tx: Transaction, batch: Sequence[Ended]) -> Recorded:
     if not batch:
         return Recorded()
     settlements.lock_consumers(tx)
-    rows = [_values(ended, tx.codec) for ended in batch]
+    refused = refusals(tx, [ended.intent.id for ended in batch if _is_unsent(ended)])
+    rows = [_values(ended, tx.codec, refused.get(ended.intent.id, "")) for ended in batch]
     params = {name: [row[name] for row in rows] for name in TYPES}
     seen = {row["id"]: row for row in tx.all(RECORD, params)}
     for intent_id in sorted(i for i, row in seen.items() if row["escalated"]):

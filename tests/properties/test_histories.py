@@ -41,6 +41,7 @@ class Row:
     answered: set[int] = field(default_factory=set)
     claims: int = 0
     covered: bool = False
+    refused: bool = False
 
     @property
     def open_doubts(self) -> int:
@@ -112,6 +113,7 @@ def take(row: Row, step: Step) -> Verdict | None:
         declined_object=step.same_object and step.declined,
         quiescent=step.quiescent,
         tried=row.claims > 0,
+        refused=row.refused,
     )
     try:
         verdict = transition(row.status, step.event, facts)
@@ -124,6 +126,7 @@ def take(row: Row, step: Step) -> Verdict | None:
     settled = verdict.moved and verdict.status is Status.SUCCEEDED
     row.doubt = 0 if settled else doubt
     row.contradicted = row.contradicted or verdict.contradiction
+    row.refused = row.refused or (step.event is Event.REFUSED and row.claims > 0)
     row.covered = row.covered or (step.event is Event.REFUSED and step.covers_key)
     row.status = verdict.status
     return verdict
@@ -143,7 +146,8 @@ def check(before: Row, step: Step, verdict: Verdict | None, row: Row) -> None:
     if row.doubt < before.doubt:
         assert step.event in (Event.NOT_SENT, Event.REFUSED, *_RULED_OR_SEEN)
     if before.doubt > 0 and moved_to in TERMINAL:
-        answers_all = step.event is Event.REFUSED and (step.covers_key or row.open_doubts == 0)
+        covers = step.event is Event.REFUSED and step.covers_key
+        answers_all = covers or (row.refused and row.open_doubts == 0)
         assert step.event in _RULED_OR_SEEN or answers_all
     # Rule 7: what was lost is never told as failed by that.
     if step.event in (Event.LOST, Event.LEASE_EXPIRED):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from outbox.outcomes import Lost, NotSent, Outcome, Refused
@@ -139,6 +139,7 @@ class Play:
         said = {self.answers[number] for number in kept.answered}
         if row.status in UNSETTLED:
             assert row.doubt == kept.doubt
+            assert kept.doubt or REFUSED not in said or row.status == "in_flight"
             assert not said & {"receipt", "stored"}
         if row.status == "pending":
             everyone = set(range(len(kept.claims)))
@@ -157,6 +158,13 @@ class Play:
 @settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
+@example(
+    [REFUSED, NOT_SENT, None], [("deadline", 0), ("send", 0), ("answer", 0), ("answer", 1)]
+).via("refused while the next was in the air, which was then not sent")
+@example(
+    [NOT_SENT, REFUSED, None],
+    [("deadline", 0), ("send", 0), ("deadline", 1), ("answer", 1), ("answer", 0)],
+).via("the same answers, both late, in the other order")
 @given(answers=ANSWERS, steps=STEPS)
 def test_doubt_is_what_was_lost_and_never_answered(
     book: Book, answers: list[Any], steps: list[tuple[str, int]]
