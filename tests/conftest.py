@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import signal
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
@@ -17,6 +18,12 @@ from vendors.sandbox.client import Sandbox
 from workers.servers import Servers, broker_url_of
 
 _numbers = itertools.count()
+
+
+def pytest_configure() -> None:
+    """A run in the background of a shell ignores Ctrl-C, and so would each process it starts."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:

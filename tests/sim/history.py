@@ -39,6 +39,11 @@ def recorded(line: Timeline) -> str:
         "SELECT intent_id::text AS intent, kind, from_status, to_status FROM outbox.events "
         "WHERE intent_id IS NOT NULL AND from_status IS NOT NULL ORDER BY id"
     )
+    answers = ground.rows(
+        "SELECT encode(i.key, 'hex') AS key, a.http_status AS status, "
+        "EXTRACT(EPOCH FROM a.ended_at)::float8 AS at "
+        "FROM outbox.attempts a JOIN outbox.intents i ON i.id = a.intent_id ORDER BY a.id"
+    )
     results = ground.rows(
         "SELECT id, intent_id::text AS intent, kind, status, told FROM outbox.settlements "
         "ORDER BY id"
@@ -51,6 +56,7 @@ def recorded(line: Timeline) -> str:
         {
             "intents": intents,
             "events": events,
+            "answers": answers,
             "results": results,
             "asked": [row["about"] for row in asked],
             "ruled": [str(one) for one in line.ruled],
@@ -72,11 +78,12 @@ def problems(text: str) -> Iterator[str]:
     """What a history shows that must not be."""
     history = json.loads(text)
     wire, effects = _by_key(history["wire"]), _by_key(history["effects"])
+    answers = _by_key(history["answers"])
     told: dict[str, list[str]] = defaultdict(list)
     for intent, word in history["told"]:
         told[intent].append(word)
     for row in history["intents"]:
-        yield from _of_wire(row, wire[row["key"]])
+        yield from _of_wire(row, wire[row["key"]], answers[row["key"]])
         yield from _of_effects(row, effects[row["key"]], history)
         yield from _of_words(row, told[row["id"]], history)
     strangers = set(wire) - {row["key"] for row in history["intents"]}
@@ -94,13 +101,18 @@ def _by_key(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, An
     return found
 
 
-def _of_wire(row: Mapping[str, Any], posts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _of_wire(
+    row: Mapping[str, Any],
+    posts: Sequence[Mapping[str, Any]],
+    answers: Sequence[Mapping[str, Any]],
+) -> Iterator[str]:
     if len({post["body_sha256"] for post in posts}) > 1:
         yield f"{row['id']}: two bodies under one key"
     if row["status"] == "cancelled" and posts:
         yield f"{row['id']}: cancelled, and it was on the wire"
-    answered = [post["at"] for post in posts if post["status"] == 500]
-    if answered and any(post["at"] > answered[0] for post in posts):
+    # As it was recorded: an answer that a killed process took with it is nobody's to know.
+    stored = [answer["at"] for answer in answers if answer["status"] == 500]
+    if stored and any(post["at"] > stored[0] for post in posts):
         yield f"{row['id']}: sent again after a stored 500"
 
 

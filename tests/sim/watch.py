@@ -51,7 +51,7 @@ class Watch:
 
     line: Timeline
     _seen: dict[UUID, _Seen] = field(default_factory=dict)
-    _out: dict[UUID, Any] = field(default_factory=dict)
+    _out: dict[UUID, Any] = field(default_factory=dict)  # since when each may have been applied
     handed: list[int] = field(default_factory=list)
     _bodies: dict[UUID, bytes] = field(default_factory=dict)
     found: Violation | None = None
@@ -82,7 +82,9 @@ class Watch:
             raise Violation(3, "a request of no committed intent is on the wire")
         if row["first_sent_at"] is None:
             raise Violation(3, "a request left before its claim was committed")
-        again = row["id"] in self._bodies
+        # An attempt that was proved not sent began anew: it is no send before this one.
+        again = self._out.get(row["id"]) == row["first_sent_at"]
+        self._out[row["id"]] = row["first_sent_at"]
         self._frozen(row, request)
         if row["status"] != Status.IN_FLIGHT or row["now"] > row["lease_until"]:
             raise Violation(3, "a request left after its claim's own time")
@@ -90,6 +92,17 @@ class Watch:
             raise Violation(4, "a request left before the head of its lane was settled")
         if self.line.is_clock_doubted and again:
             raise Violation(12, "a request was sent again while the clock is in doubt")
+        if again and self.line.scenario.honours_keys and self._is_known_as_stored(row):
+            raise Violation(2, "a request was sent again after an answer that stands under its key")
+
+    def _is_known_as_stored(self, row: Row) -> bool:
+        return bool(
+            self.line.ground.rows(
+                "SELECT FROM outbox.attempts WHERE intent_id = %(id)s "
+                "AND (http_status = 500 OR should_retry IS FALSE)",
+                id=row["id"],
+            )
+        )
 
     def _read(self, host: Host) -> None:
         if host.store.open:
@@ -230,7 +243,9 @@ class Watch:
             if len(standing) > 1 and scenario.honours_keys and "pruned_early" not in self._kinds():
                 raise Violation(1, f"{len(standing)} effects at a vendor with keys")
         found = [v["check"] for v in self.line.ground.vendor.violations()]
-        known = {"more_than_one_effect"}
+        # What was answered and never recorded, by a process that was killed, is nobody's to know:
+        # what was recorded is asked at the wire.
+        known = {"more_than_one_effect", "post_after_stored_500", "post_after_do_not_retry"}
         if set(found) - known:
             raise Violation(2, f"the vendor saw {sorted(set(found) - known)}")
 

@@ -12,6 +12,8 @@ from typing import Any
 from vendors.sandbox.json_face import KEYLESS
 from vendors.sandbox.ledger import Json, Ledger, Row
 
+_LEAVE_NO_KEY = (401, 403, 429)
+
 
 def verdict(ledger: Ledger, account: str | None) -> Json:
     """{"effects_by_intent": {outbox_id, or "<account>:<key>" without one: {...}},
@@ -99,6 +101,8 @@ def _request_violations(ledger: Ledger, requests: list[Row]) -> list[Json]:
 def _of_one_key(posts: list[Row], window_s: float) -> list[Json]:
     found: list[Json] = []
     first = posts[0]
+    # The window opens with the first request that may have left its key there.
+    kept = next((post["at"] for post in posts if post["status"] not in _LEAVE_NO_KEY), math.inf)
     digest: Any = None
     for request in posts:
         digest = digest or request["body_sha256"]
@@ -108,7 +112,7 @@ def _of_one_key(posts: list[Row], window_s: float) -> list[Json]:
             found.append(_violation("endpoint_changed", request))
         if request["api_version"] != first["api_version"]:
             found.append(_violation("api_version_changed", request))
-        if request["at"] - first["at"] >= window_s:
+        if request["at"] - kept >= window_s:
             found.append(_violation("post_after_window", request))
         before = [
             earlier
