@@ -314,10 +314,11 @@ class Timeline:
 
     def _rule(self, host: Host, verdict: str, intent: UUID, said: dict[str, Any]) -> None:
         reference = str(intent)
-        if verdict in ("ack", "mute"):
-            hold = {"ack": holding.ack, "mute": holding.mute}[verdict]
-            more = {"for_s": 1800.0}
-            hold(host.store, host.directory, reference, **said, **more)  # type: ignore[operator]
+        if verdict == "ack":
+            holding.ack(host.store, host.directory, reference, for_s=1800.0, **said)
+            return
+        if verdict == "mute":
+            holding.mute(host.store, reference, for_s=1800.0, **said)
             return
         if verdict == "cancel":
             triage.cancel(host.store, reference, **said)

@@ -115,14 +115,15 @@ class SimVendor:
             held_s = held["due_at"] if held else float("inf")
             if min(late_s, held_s) > now_s:
                 break
-            self.now_s = max(self.now_s, min(late_s, held_s))
+            self.now_s = round(max(self.now_s, min(late_s, held_s)), 6)
             if late is not None and late_s <= held_s:
                 self.late.remove(late)
                 self.again(late.request, late.attempt)
             elif held is not None:
                 self.ledger.run("delete from held where seq = ?", held["seq"])
                 run_job(self.ledger, self._faults, held["account"], json.loads(held["job"]))
-        self.now_s = max(self.now_s, now_s)
+        # In whole microseconds, as the database keeps it: the same moment is the same number.
+        self.now_s = round(max(self.now_s, now_s), 6)
 
     def last_due_s(self) -> float:
         """When the last of what is still to come will have happened."""

@@ -66,6 +66,15 @@ def post_after_the_window(shop: Shop) -> None:
     shop.charge("k1")
 
 
+def post_after_the_window_of_the_first_that_left_its_key(shop: Shop) -> None:
+    a_day_s = 24 * 3600 + 1
+    shop.sandbox.fault("rate_limited_429", account=shop.name, attempts=[1])
+    for days in range(3):
+        shop.sandbox.set_account(shop.name, clock_offset_s=days * a_day_s)
+        shop.charge("k1")
+        assert bool(shop.violations()) == (days == 2)
+
+
 def post_after_a_stored_500(shop: Shop) -> None:
     shop.sandbox.fault("stored_500_no_object", account=shop.name)
     shop.charge("k1")
@@ -93,6 +102,10 @@ def post_after_a_veto(shop: Shop) -> None:
             {"more_than_one_effect", "two_keys_for_one_intent"},
         ),
         (post_after_the_window, {"post_after_window"}),
+        (
+            post_after_the_window_of_the_first_that_left_its_key,
+            {"post_after_window", "more_than_one_effect"},
+        ),
         (post_after_a_stored_500, {"post_after_stored_500"}),
         (post_after_a_veto, {"post_after_do_not_retry"}),
     ],
