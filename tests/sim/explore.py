@@ -8,7 +8,7 @@ import multiprocessing.pool
 import os
 import time
 import traceback
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -219,11 +219,24 @@ def children(level: Sequence[Ran]) -> Iterator[tuple[Job, bool]]:
 
 
 def spread(children: Sequence[tuple[Job, bool]], most: int) -> list[Job]:
-    """All of them, or as many as there is room for: always the same ones."""
+    """All of them, or as many as there is room for: as many of each scenario, as far as it has so
+    many, and always the same ones."""
     if len(children) <= most:
         return [job for job, _ in children]
     chance = Random(len(children))
+    by_scenario: dict[str, list[tuple[Job, bool]]] = defaultdict(list)
+    for job, is_of_world in children:
+        by_scenario[job.scenario].append((job, is_of_world))
+    found: list[Job] = []
+    smallest_first = sorted(by_scenario.values(), key=len)
+    for number, some in enumerate(smallest_first):
+        share = (most - len(found)) // (len(smallest_first) - number)
+        found += _sampled(chance, some, min(share, len(some)))
+    return found
+
+
+def _sampled(chance: Random, children: Sequence[tuple[Job, bool]], many: int) -> list[Job]:
     of_world = [job for job, is_of_world in children if is_of_world]
     others = [job for job, is_of_world in children if not is_of_world]
-    many = min(len(of_world), max(int(most * _OF_WORLD), most - len(others)))
-    return chance.sample(of_world, many) + chance.sample(others, most - many)
+    world = min(len(of_world), max(int(many * _OF_WORLD), many - len(others)))
+    return chance.sample(of_world, world) + chance.sample(others, many - world)

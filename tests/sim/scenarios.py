@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from outbox import Scope, WriteTool
@@ -97,6 +98,7 @@ NAMES = ("keys", "lane", "epochs", "no_keys", "absent", "nothing")
 LONG = "long"
 
 
+@cache
 def scenarios() -> tuple[Scenario, ...]:
     """Every scenario; the vendors' recipes must have been read."""
     epochs = _charge("charge_turn", once_per="epoch")

@@ -407,7 +407,7 @@ class Timeline:
             for event in held:
                 self._deliver(event)
             self._round()
-            self.work(second, "drain", *JOBS)
+            self.work(second, "drain")
             if self._is_over():
                 break
             due_s = self._next_due_s()
