@@ -16,6 +16,8 @@ from psycopg.rows import DictRow, dict_row
 from outbox import Outbox, Settings
 from outbox.contract import Vendor
 from outbox.contracts import contract_of
+from outbox.store.connection import Transaction
+from outbox.store.due import next_due_in_s
 from outbox.store.invariants import OF_INTENTS, Invariant
 from outbox.store.invariants_beside import BESIDE
 from resolvers.directory import Directory
@@ -133,6 +135,10 @@ class Ground:
     def due(self) -> set[str]:
         """The jobs that have something to do."""
         return {job for job, is_due in self.rows(_DUE)[0].items() if is_due}
+
+    def next_due_s(self) -> float | None:
+        """Seconds until something falls due that waits; None where nothing waits."""
+        return next_due_in_s(Transaction(self.eyes))
 
     def rows(self, sql: str, **params: Any) -> list[dict[str, Any]]:
         """What is committed."""

@@ -59,7 +59,7 @@ def recorded(line: Timeline) -> str:
             "answers": answers,
             "results": results,
             "asked": [row["about"] for row in asked],
-            "ruled": [str(one) for one in line.ruled],
+            "ruled": [str(one) for one in line.person.ruled],
             "told": [[str(intent), word] for intent, word in line.watch.said],
             "handed": line.watch.handed,
             "wire": ground.vendor.ledger.all(

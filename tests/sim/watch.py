@@ -147,7 +147,7 @@ class Watch:
                 raise Violation(10, f"a contradiction is told as {answer.told}")
 
     def _way_out(self, row: Row, before: _Seen) -> None:
-        if row["id"] not in self.line.ruled or row["status"] != Status.SUCCEEDED:
+        if row["id"] not in self.line.person.ruled or row["status"] != Status.SUCCEEDED:
             raise Violation(10, f"{before.status} became {row['status']}")
 
     def heard(self, answer: Answer) -> None:
@@ -159,10 +159,10 @@ class Watch:
 
     def told(self, answer: Answer) -> None:
         """What an agent hears against what the vendor did."""
-        if answer.intent_id in self.line.ruled and not self.line.scenario.can_look_up:
+        if answer.intent_id in self.line.person.ruled and not self.line.scenario.can_look_up:
             return  # a person's word where nobody can look
         landed = self._landed(answer.intent_id)
-        ruled = answer.intent_id in self.line.ruled
+        ruled = answer.intent_id in self.line.person.ruled
         if answer.told in ("failed", "cancelled") and landed and not ruled:
             raise Violation(7, f"told {answer.told}, and the vendor applied it")
         if answer.told == "settled" and not landed:
@@ -204,8 +204,12 @@ class Watch:
     # -- at the end ------------------------------------------------------------------------------
 
     def is_settled(self) -> bool:
-        """Whether nothing is open."""
-        return all(row["settled_at"] is not None for row in self._rows())
+        """Whether nothing was open at the last look."""
+        return all(row["settled_at"] is not None for row in self._last)
+
+    def is_asked(self) -> bool:
+        """Whether a person was asked about all that was open at the last look."""
+        return all(row["settled_at"] is not None or self._asked(row) for row in self._last)
 
     def verdict(self) -> str:
         """The status of each intent; whether a question about it is open."""
@@ -252,7 +256,7 @@ class Watch:
     def _is_asked_about_two(self, row: Row) -> bool:
         if not self.line.scenario.can_look_up:
             return True  # nothing can be seen there; what the tool may do is said beforehand
-        return self._asked(row) or row["id"] in self.line.ruled
+        return self._asked(row) or row["id"] in self.line.person.ruled
 
     def _kinds(self) -> list[str]:
         return [kind for _, kind in self.line.wire.happened]
