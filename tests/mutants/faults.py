@@ -345,8 +345,8 @@ MUTANTS = (
     _one(
         "doubt is forgotten by what was not sent",
         "outbox.states",
-        "return Verdict(Status.PENDING if facts.doubt == 0 else Status.UNKNOWN, moved=True)",
-        "return Verdict(Status.PENDING, moved=True)",
+        "return Verdict(Status.UNKNOWN if facts.doubt else _unsent(facts), moved=True)",
+        "return Verdict(_unsent(facts), moved=True)",
         test="tests/unit/test_states.py",
     ),
 )
