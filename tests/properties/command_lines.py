@@ -20,8 +20,9 @@ ODD = [
     "00000000", "ffffffff", "0000000000000000000000000000000000", "g" * 8, "a.b", ".a:b", "a:b:c",
     "tests:nothing", "\u2028", "\ufeff", "\u0130", "null", "true", "[]", '{"a":1}', "*", "~", "$x",
 ]  # fmt: skip
-# They start processes that go on until they are told to end: theirs is only what they refuse.
-PROCESSES = frozenset({"up", "demo", "worker", "beat", "web"})
+# They start processes that go on for long or until they are told to end: theirs is only what they
+# refuse.
+PROCESSES = frozenset({"up", "demo", "drill", "worker", "beat", "web"})
 
 
 def leaves(command: click.Command, path: Path = ()) -> Iterator[tuple[Path, click.Command]]:
