@@ -11,8 +11,9 @@ from outbox.policy import Policy
 from outbox.states import Event, Status
 from outbox.store.business import move_business
 from outbox.store.connection import Transaction
+from outbox.store.contradictions import contradict
 from outbox.store.intents import Intent
-from outbox.store.moves import Change, apply, contradict
+from outbox.store.moves import Change, apply
 from resolvers.decide import mismatch
 
 

@@ -20,8 +20,9 @@ from outbox.outcomes import Found, LookUp, Standing, Unreadable
 from outbox.states import Event
 from outbox.store import doubt, intents, switches
 from outbox.store.connection import Store, Transaction
+from outbox.store.contradictions import contradict
 from outbox.store.intents import Intent
-from outbox.store.moves import Change, Moved, apply, contradict
+from outbox.store.moves import Change, Moved, apply
 from resolvers.decide import (
     Contradict,
     Decision,

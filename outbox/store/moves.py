@@ -6,7 +6,7 @@ again, decide again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
@@ -16,7 +16,7 @@ from psycopg.types.json import Jsonb
 from outbox.codec import PLAIN_NAME, seal_text
 from outbox.outcomes import Reading, Standing
 from outbox.states import TERMINAL, Event, Facts, Status, Verdict, transition
-from outbox.store import escalations, settlements
+from outbox.store import contradictions, escalations, settlements
 from outbox.store.connection import Transaction
 from outbox.store.intents import COLUMNS, Intent, as_intent
 
@@ -81,7 +81,8 @@ def apply(tx: Transaction, intent: Intent, event: Event, change: Change) -> tupl
     objects = [change.reading.receipt_id] if change.reading else []
     reason = change.contradicts or "contradiction"
     if change.contradicts or verdict.contradiction:
-        verdict = replace(verdict, contradiction=not _is_ruled(tx, intent, reason, objects))
+        ruled = contradictions.is_ruled(tx, intent, reason, objects)
+        verdict = replace(verdict, contradiction=not ruled)
     settles = verdict.moved and verdict.status in TERMINAL and intent.state not in TERMINAL
     rules = verdict.moved and intent.state in TERMINAL
     if settles or rules or verdict.contradiction:
@@ -95,7 +96,7 @@ def apply(tx: Transaction, intent: Intent, event: Event, change: Change) -> tupl
     if verdict.contradiction:
         known = settles or intent.contradicted_at is not None
         found = [change.reading] if change.reading else []
-        _contradict(tx, written, reason, objects, change.reason, told=known, found=found)
+        contradictions.put(tx, written, reason, objects, change.reason, told=known, found=found)
     return written, verdict
 
 
@@ -252,73 +253,3 @@ def log(tx: Transaction, *, kind: str, actor: str, **columns: Any) -> None:
             "detail": Jsonb(columns.get("detail", {})),
         },
     )
-
-
-def contradict(
-    tx: Transaction,
-    row: Intent,
-    reason: str,
-    objects: list[str],
-    why: str,
-    *,
-    found: Iterable[Reading] = (),
-) -> bool:
-    """Raises a contradiction: told as unknown, a page, and only a person closes it. What is known
-    already is told to no consumer again; only what is new about it reaches the person, with what
-    was ``found`` of the objects. False where a person has ruled on it."""
-    if _is_ruled(tx, row, reason, objects):
-        return False
-    settlements.lock_consumers(tx)
-    known = row.contradicted_at is not None
-    _contradict(tx, row, reason, objects, why, told=known, found=found)
-    return True
-
-
-def _is_ruled(tx: Transaction, row: Intent, reason: str, objects: list[str]) -> bool:
-    """Whether a person has ruled that the row landed in spite of it: it is not asked again."""
-    return (
-        row.state is Status.SUCCEEDED
-        and row.contradicted_at is None
-        and escalations.was_ruled_on(tx, row.id, reason, objects)
-    )
-
-
-def _contradict(
-    tx: Transaction,
-    row: Intent,
-    reason: str,
-    objects: list[str],
-    why: str,
-    *,
-    told: bool,
-    found: Iterable[Reading],
-) -> None:
-    tx.run(
-        "UPDATE outbox.intents SET contradicted_at = COALESCE(contradicted_at, outbox.clock()), "
-        "retracted_at = CASE WHEN told_at IS NOT NULL AND contradicted_at IS NULL "
-        "THEN outbox.clock() ELSE retracted_at END, "
-        "veto = COALESCE(veto, 'contradiction'), version = version + 1 WHERE id = %(id)s",
-        {"id": row.id},
-    )
-    known = [row.receipt_id] if row.receipt_id else []
-    detail: dict[str, Any] = {"objects": sorted({*known, *objects}), "why": why, "told": "unknown"}
-    shown = [_shown(reading) for reading in found if reading.receipt_id in objects]
-    if shown:
-        detail["found"] = shown
-    escalations.open_for_intent(tx, row, [reason], detail)
-    if not told:
-        settlements.write(tx, row, "contradiction")
-
-
-def _shown(reading: Reading) -> dict[str, Any]:
-    """An object as it was seen, for a person to compare: nothing in it is personal."""
-    mode = None if reading.livemode is None else "live" if reading.livemode else "test"
-    seen = {
-        "object": reading.receipt_id,
-        "amount_minor": reading.amount_minor,
-        "currency": reading.currency,
-        "mode": mode,
-        "vendor_account": reading.vendor_account,
-        "word": reading.word,
-    }
-    return {name: value for name, value in seen.items() if value is not None}

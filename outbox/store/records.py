@@ -20,8 +20,9 @@ from outbox.states import MAYBE_SENT, TERMINAL, Event, Facts, Status, transition
 from outbox.store import escalations, settlements
 from outbox.store.business import move_business
 from outbox.store.connection import Transaction
+from outbox.store.contradictions import contradict
 from outbox.store.intents import Intent, lock
-from outbox.store.moves import Change, apply, contradict, note, refusals
+from outbox.store.moves import Change, apply, note, refusals
 from outbox.store.records_sql import RECORD, TYPES
 
 

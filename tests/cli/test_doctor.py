@@ -7,7 +7,8 @@ from uuid import UUID
 import pytest
 
 from outbox import schema
-from outbox.store import moves, switches
+from outbox.store import switches
+from outbox.store.contradictions import contradict
 from outbox.store.intents import lock
 from resolvers.health import release
 from tests.cli.desk import Desk
@@ -124,7 +125,7 @@ def test_doctor_changes_nothing(healthy: Desk) -> None:
     with healthy.store.transaction() as tx:
         locked = lock(tx, row["id"])
         assert locked is not None
-        moves.contradict(tx, locked, "duplicate", ["pi_1"], "look-up")
+        contradict(tx, locked, "duplicate", ["pi_1"], "look-up")
     tables = ("intents", "events", "escalations", "pages", "switches", "settlements")
     before = {t: healthy.sql(f"SELECT * FROM outbox.{t} ORDER BY 1") for t in tables}
     healthy.invoke("doctor")

@@ -15,7 +15,8 @@ from outbox.contract import Account
 from outbox.contracts import CONTRACTS
 from outbox.contracts.stripe import STRIPE
 from outbox.outcomes import Lost, Receipt
-from outbox.store import intents, moves
+from outbox.store import intents
+from outbox.store.contradictions import contradict
 from resolvers import triage
 from resolvers.directory import Directory
 from tests.cli.conftest import desk, sandbox  # noqa: F401
@@ -104,7 +105,7 @@ def test_another_amount_that_a_person_was_asked_about_can_be_ruled_on(desk: Desk
     with desk.store.transaction() as tx:
         row = intents.lock(tx, intent_id)
         assert row is not None
-        moves.contradict(tx, row, "another_amount", [object_id], "look-up")
+        contradict(tx, row, "another_amount", [object_id], "look-up")
     rule(desk, intent_id, object_id)
     row = desk.row(intent_id)
     assert (row.status, row.contradicted_at) == ("succeeded", None)
@@ -245,7 +246,7 @@ def test_a_contradicted_success_is_told_again_once_a_person_has_ruled_that_it_st
     with desk.store.transaction() as tx:
         row = intents.lock(tx, intent_id)
         assert row is not None
-        moves.contradict(tx, row, "contradiction", ["pi_other"], "a second object")
+        contradict(tx, row, "contradiction", ["pi_other"], "a second object")
     assert desk.settlements(intent_id)[-1] == ("contradiction", "succeeded", "unknown")
     rule(desk, intent_id, object_id)
     row = desk.row(intent_id)

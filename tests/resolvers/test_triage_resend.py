@@ -14,7 +14,8 @@ from outbox import Denied
 from outbox.contracts import CONTRACTS
 from outbox.contracts.stripe import STRIPE
 from outbox.outcomes import Lost, Receipt
-from outbox.store import intents, moves, switches
+from outbox.store import intents, switches
+from outbox.store.contradictions import contradict
 from resolvers import holding, triage
 from tests.cli.conftest import desk, sandbox  # noqa: F401
 from tests.cli.desk import Desk
@@ -63,7 +64,7 @@ def test_nothing_goes_out_again_while_a_contradiction_is_open(desk: Desk) -> Non
     with desk.store.transaction() as tx:
         row = intents.lock(tx, intent_id)
         assert row is not None
-        moves.contradict(tx, row, "duplicate", ["pi_1", "pi_2"], "look-up")
+        contradict(tx, row, "duplicate", ["pi_1", "pi_2"], "look-up")
     with pytest.raises(Denied) as refused:
         resend(desk, intent_id)
     assert refused.value.code == "contradiction"

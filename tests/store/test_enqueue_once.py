@@ -26,7 +26,7 @@ from outbox import (
 )
 from outbox.outcomes import Refused
 from outbox.store import doubt, intents, records
-from outbox.store.moves import contradict
+from outbox.store.contradictions import contradict
 from outbox.store.records import Ended
 from tests.store.book import (
     CHARGE,

@@ -14,8 +14,9 @@ from outbox.states import Event, IllegalTransition
 from outbox.store import escalations, intents, records, settlements
 from outbox.store.business import move_business
 from outbox.store.connection import Transaction
+from outbox.store.contradictions import contradict
 from outbox.store.intents import Intent
-from outbox.store.moves import Change, Moved, apply, contradict
+from outbox.store.moves import Change, Moved, apply
 from outbox.store.records import Ended
 from tests.store.book import CHARGE, TURN, Book, charge, reading, receipt
 

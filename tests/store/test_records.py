@@ -10,8 +10,9 @@ import pytest
 from outbox.outcomes import Lost, NotSent, Outcome, Receipt, Refused, Standing, Wire
 from outbox.states import Event
 from outbox.store import doubt, escalations, intents, records, settlements
+from outbox.store.contradictions import contradict
 from outbox.store.intents import Intent
-from outbox.store.moves import Change, apply, contradict
+from outbox.store.moves import Change, apply
 from outbox.store.records import Ended
 from tests.store.book import ONCE, Book, reading, receipt
 

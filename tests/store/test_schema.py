@@ -26,7 +26,7 @@ from outbox.store import (
     switches,
 )
 from outbox.store.connection import Store, Transaction
-from outbox.store.moves import contradict
+from outbox.store.contradictions import contradict
 from outbox.store.records import Ended
 from outbox.testing import Clock
 from tests.store.book import ACCOUNT, CHARGE, LANED, SCOPE, TURN, Book, charge, plain, receipt

@@ -17,7 +17,7 @@ from outbox import Invalid
 from outbox.outcomes import Business, Refused, Standing
 from outbox.store import intents, records, settlements
 from outbox.store.business import move_business
-from outbox.store.moves import contradict
+from outbox.store.contradictions import contradict
 from outbox.store.records import Ended
 from tests.store.book import CHARGE, SCOPE, Book, charge, reading, receipt, wait_until
 

@@ -18,7 +18,8 @@ from outbox.outcomes import Lost, Outcome, Refused
 from outbox.states import Event
 from outbox.store import intents, records
 from outbox.store.connection import Store
-from outbox.store.moves import Change, apply, contradict
+from outbox.store.contradictions import contradict
+from outbox.store.moves import Change, apply
 from outbox.store.records import Ended
 from tests.store.book import CHARGE, SCOPE, Book, charge, receipt
 

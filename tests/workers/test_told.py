@@ -18,7 +18,7 @@ import pytest
 from outbox import Answer, Outbox, Scope
 from outbox.errors import Denied
 from outbox.store import intents
-from outbox.store.moves import contradict
+from outbox.store.contradictions import contradict
 from resolvers import holding, triage
 from tests.resolvers.hooks import Hooks
 from tests.workers.floor import CARD, CHARGE, Floor, wait_until
