@@ -230,14 +230,15 @@ class Looker:
             return Unreadable(f"the adapter failed: {type(error).__name__}")
 
     def _verify(self, row: Intent) -> None:
-        """A landed row is read again: for duplicates where no key is honoured, else for what has
-        become of its object."""
+        """A landed row is read again: for duplicates where no key is honoured, or where the key of
+        a row that was sent again was new to the vendor; else for what has become of its object."""
         reached = self._directory.reach(row.vendor, row.account)
         if reached is None or row.receipt_id is None:
             return
         _, _, contract = reached
         receipt_id = row.receipt_id
-        if contract.honours_keys or not contract.can_look_up:
+        sent_anew = row.resends > 0 and row.settled_by != "replay"
+        if not contract.can_look_up or (contract.honours_keys and not sent_anew):
             seen = self._read(row, lambda vendor, call: vendor.retrieve(call, receipt_id))
         else:
             with self._store.transaction() as tx:

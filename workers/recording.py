@@ -170,11 +170,13 @@ class Recorder:
                     tx, *where, reason="most calls fail", probe_s=policy.breaker_probe_s
                 )
             contract = self._directory.contract(row.vendor)
-            if contract is None or contract.honours_keys or not contract.can_look_up:
-                continue
-            if isinstance(outcome, Receipt):
-                after_s = policy.lease_s + policy.quiet_after_s(contract)
-                doubt.schedule_verification(tx, [row.id], after_s)
+            if isinstance(outcome, Receipt) and contract is not None and contract.can_look_up:
+                # Where an earlier send may have landed, a key that was new to the vendor may have
+                # been forgotten there.
+                is_replay = outcome.wire.replayed or row.doubt == 0
+                if not (contract.honours_keys and is_replay):
+                    after_s = policy.lease_s + policy.quiet_after_s(contract)
+                    doubt.schedule_verification(tx, [row.id], after_s)
 
 
 def _name(error: BaseException) -> str:

@@ -86,7 +86,7 @@ def claim_doubts(
 def claim_verifications(
     tx: Transaction, *, limit: int, hold_s: float, accounts: list[str]
 ) -> list[Intent]:
-    """Landed rows at vendors without keys that are due for their one verifying look."""
+    """Landed rows that are due for their one verifying look."""
     rows = tx.all(
         f"""
         UPDATE outbox.intents i SET verify_at = outbox.clock() + %(hold_s)s * INTERVAL '1 second'
@@ -110,9 +110,9 @@ def verified(tx: Transaction, claimed: Intent) -> None:
 
 
 def schedule_verification(tx: Transaction, intent_ids: list[UUID], after_s: float) -> None:
-    """A look so long after the last send: a vendor without keys may have been handed the write
-    twice; elsewhere (at once) something happened to the object. A look that has begun may have
-    missed it: this is another time than the one that it holds."""
+    """A look so long after the last send: a vendor without keys, or one that forgot the key, may
+    have done the write twice; elsewhere (at once) something happened to the object. A look that
+    has begun may have missed it: this is another time than the one that it holds."""
     tx.run(
         "UPDATE outbox.intents SET verify_at = last_sent_at + %(after)s * INTERVAL '1 second' "
         "WHERE id = ANY(%(ids)s) AND status = 'succeeded'",
