@@ -21,6 +21,7 @@ from resolvers.health import limits_s
 from vendors.sandbox.client import Sandbox
 from workers.cli_output import printable
 from workers.folders import default_data_dir, is_in_use, until
+from workers.server_programs import ServersError
 from workers.servers import Servers
 from workers.stack import VERBS, Stack
 from workers.web import check_address
@@ -34,6 +35,7 @@ _OPERATOR_FILE = Path(".outbox") / "operator.env"
 _DEATHS = 5
 _FIRST_ROUNDS_S = 20.0
 _DEATHS_WITHIN_S = 60.0
+_REST_S = 2.0
 
 
 def run(settings: Settings, *, migrate: bool = False) -> int:
@@ -227,9 +229,18 @@ def _supervise(stack: Stack, told: threading.Event) -> int:
                 _tell(f"outbox {verb} keeps ending (code {code}); stopping")
                 return 1
             _tell(f"outbox {verb} ended with code {code}; starting it again")
-            stack.start(verb, given_up=told.is_set)
+            _start_again(stack, verb, told)
     _tell("stopping")
     return 0
+
+
+def _start_again(stack: Stack, verb: str, told: threading.Event) -> None:
+    # One that finds its database away ends, and is the next death; the others go on meanwhile.
+    told.wait(_REST_S)
+    try:
+        stack.start(verb, given_up=told.is_set)
+    except ServersError as error:
+        _tell(str(error))
 
 
 class _Stop:

@@ -14,10 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from outbox.schema import upgrade
 from tests.cli.desk import SCRIPT
 from tests.cli.ran import WAIT_S, Ran, ended
 from vendors.sandbox.client import Sandbox
 from workers.folders import default_data_dir, is_in_use, until
+from workers.servers import Servers
 
 pytestmark = pytest.mark.heavy
 
@@ -145,3 +147,35 @@ def _endpoints_of_a_run() -> set[str]:
     finally:
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=WAIT_S)
+
+
+def test_a_worker_that_dies_while_the_database_is_away_takes_nothing_else_with_it(
+    place: Path,
+) -> None:
+    with Servers.start(None, valkey=False) as servers:
+        upgrade(servers.database_url)
+        process = start("up", DATABASE_URL=servers.database_url)
+        try:
+            assert until(lambda: ENV.exists() or process.poll() is not None, 2 * WAIT_S)
+            (first,) = _workers_of(process)
+            servers.kill_postgres()
+            os.kill(first, signal.SIGKILL)
+            until(lambda: _workers_of(process) not in ([], [first]), WAIT_S)
+            (second,) = _workers_of(process)
+            until(lambda: _workers_of(process) != [second], WAIT_S)  # it found no database
+            servers.start_postgres()
+            before = ([], [first], [second])
+            assert until(lambda: _workers_of(process) not in before, WAIT_S)
+            assert until(lambda: in_shell(f". {ENV}; outbox health").code == 0, 2 * WAIT_S)
+            assert process.poll() is None
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=WAIT_S)
+
+
+def _workers_of(process: subprocess.Popen[str]) -> list[int]:
+    listed = subprocess.run(
+        ["pgrep", "-P", str(process.pid), "-f", "outbox worker"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return [int(pid) for pid in listed.stdout.split()]
