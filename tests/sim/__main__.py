@@ -23,33 +23,28 @@ from tests.sim.history import long_histories
 
 _SHOWN = 5
 _LONG_SHARE = 0.1
+_LINE_EVERY_S = 20.0
 
 
 def main() -> int:
     """The exit code."""
     asked = _arguments()
-    console = Console(stderr=True)
     with open_grounds(asked.processes) as explorer:
         if asked.replay:
             return _replay(explorer, asked.replay)
         summary = Summary()
         began = time.monotonic()
-        with _progress(console) as progress:
-            bar = progress.add_task("enumerated", total=asked.least)
-            for ran in explorer.enumerated(asked.least):
+        with _Shown() as shown:
+            for ran in shown.each("enumerated", explorer.enumerated(asked.least), asked.least):
                 summary.add(ran)
-                progress.update(bar, completed=summary.count)
             if asked.seconds:
-                bar = progress.add_task("walked at random", total=None)
                 walked_s = asked.seconds * (1 - _LONG_SHARE)
-                for walked, ran in enumerate(explorer.walks(asked.seed, walked_s), start=1):
+                for ran in shown.each("walked at random", explorer.walks(asked.seed, walked_s)):
                     summary.add(ran)
-                    progress.update(bar, completed=walked)
-                bar = progress.add_task("long histories", total=None)
-                left_s = asked.seconds * _LONG_SHARE
-                for number, ran in enumerate(long_histories(explorer, asked.seed, left_s), start=1):
+                left_s = asked.seconds - walked_s
+                long = long_histories(explorer, asked.seed, left_s)
+                for ran in shown.each("long histories", long):
                     summary.add(ran)
-                    progress.update(bar, completed=number)
         _tell(explorer, summary, asked.seed, time.monotonic() - began)
     return 1 if summary.broken else 0
 
@@ -67,16 +62,37 @@ def _arguments() -> argparse.Namespace:
     return asked
 
 
-def _progress(console: Console) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        transient=not console.is_terminal,
-        disable=not console.is_terminal,
-    )
+class _Shown:
+    """Progress on stderr: a bar on a terminal, a line now and then elsewhere."""
+
+    def __init__(self) -> None:
+        console = Console(stderr=True)
+        self._lines = not console.is_terminal
+        self._bars = Progress(
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+            TimeElapsedColumn(), console=console, disable=self._lines,
+        )  # fmt: skip
+        self._said_at = time.monotonic()
+
+    def __enter__(self) -> _Shown:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def each(self, what: str, found: Iterator[Ran], total: int | None = None) -> Iterator[Ran]:
+        """Each of them; those that were broken are counted too."""
+        bar = self._bars.add_task(what, total=total)
+        broken = 0
+        for number, ran in enumerate(found, start=1):
+            broken += bool(ran.problem)
+            self._bars.update(bar, completed=number)
+            if self._lines and time.monotonic() - self._said_at >= _LINE_EVERY_S:
+                self._said_at = time.monotonic()
+                of = f" of {total}" if total else ""
+                print(f"{what}: {number}{of}, {broken} broken", file=sys.stderr, flush=True)
+            yield ran
 
 
 def _replay(explorer: Explorer, text: str) -> int:

@@ -27,7 +27,7 @@ from workers.testing import open_servers
 _RATES = (0.05, 0.1, 0.2, 0.4)
 # Of pairs of deviations, so many are of two that are about the world.
 _OF_WORLD = 0.75
-_CHUNK = 32
+_CHUNK = 16
 
 
 @dataclass(frozen=True, slots=True)

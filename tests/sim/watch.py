@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tests.sim.timeline import Timeline
 
 _CONSUMER = "billing"
+_NAMED = 3
 _LOOK = """
 SELECT id, status, doubt, version, created_at, contradicted_at, business_status, receipt_id,
     failure_code, tool, key, lane, lease_until, lease_no, first_sent_at, window_ends_at, veto,
@@ -212,10 +213,11 @@ class Watch:
         return all(row["settled_at"] is not None or self._asked(row) for row in self._last)
 
     def verdict(self) -> str:
-        """The status of each intent; whether a question about it is open."""
+        """The status of each intent, or how many there are; whether a question is open."""
         rows = self._last
         asked = any(row["settled_at"] is None for row in rows) or any(map(self._asked, rows))
-        return "+".join(sorted(row["status"] for row in rows)) + (", asked" if asked else "")
+        each = "+".join(sorted(row["status"] for row in rows))
+        return (each if len(rows) <= _NAMED else f"{len(rows)} intents") + ", asked" * asked
 
     def live(self) -> None:
         """Faults stopped: settled, or a person was asked."""
