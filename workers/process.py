@@ -32,7 +32,7 @@ from kombu.entity import Queue
 from outbox.doorbell import DRAIN_TASK, SEND_QUEUE, broker_url_of
 from outbox.policy import Policy
 from outbox.settings import Settings
-from workers.children import Children
+from workers.children import Children, end_within
 from workers.rounds import Rounds
 from workers.runtime import Poller, Runtime, Slots, slot_folder
 from workers.sender import STOP_SLACK_S
@@ -42,6 +42,8 @@ _log = logging.getLogger(__name__)
 # How soon a Celery that ended by itself is started again: children import SDKs at their start.
 _AGAIN_S = 2.0
 _YES = b"\x01"
+# How long after the deadline of its calls a worker that was told to end is there at the most.
+_LATEST_S = 10.0
 # What the page of memory that parent and children share tells.
 _STOP, _SAID = 0, 1
 
@@ -210,6 +212,12 @@ def _run_with_broker(child: Child) -> int:
     worker_process_init.connect(child.start, weak=False)
     worker_process_shutdown.connect(child.end, weak=False)
     worker_shutting_down.connect(child.stop, weak=False)
+    limit_s = child.settings.policy.call_deadline_s + _LATEST_S
+
+    def end(**_: Any) -> None:
+        end_within(limit_s)
+
+    worker_shutting_down.connect(end, weak=False)
     while True:
         code = _run_celery(child)
         if _told_to_end(child):
