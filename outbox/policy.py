@@ -29,6 +29,13 @@ _MOST: Mapping[str, float] = {
     "connect_s": 3600.0,
     "lease_s": _DAY_S,
 }
+# How long what is over is kept; the least is longer than a vendor delivers an event again (Stripe,
+# by its command line: 30 days) or takes a key for the same (its API v2: 30 days).
+RETENTION_S = 400 * _DAY_S
+LEAST_RETENTION_S = 35 * _DAY_S
+MATCHED_EVENTS_S = 90 * _DAY_S
+UNMATCHED_EVENTS_S = 35 * _DAY_S
+HEARTBEATS_S = 35 * _DAY_S
 _POSITIVE = ("ttl_max_s", "ttl_without_evidence_s", "ttl_override_s", "window_override_s")
 
 
@@ -61,6 +68,7 @@ class Policy:
     tick_resolve_s: float = 5.0
     tick_escalate_s: float = 15.0
     tick_page_s: float = 5.0
+    tick_prune_s: float = 3600.0
     not_sent_first_s: float = 1.0
     not_sent_max_s: float = 60.0
     looks_s: tuple[float, ...] = (5.0, 30.0, 120.0, 600.0, 1800.0)

@@ -15,6 +15,7 @@ from outbox.codec import PLAIN, Codec, codec_of
 from outbox.contract import Account
 from outbox.contracts import CONTRACTS, register
 from outbox.errors import Invalid, SettingsError
+from outbox.inputs import retention_s
 from outbox.policy import Policy
 
 _PAGER_SCHEMES = (
@@ -57,6 +58,7 @@ class Settings:
     idle_in_transaction_timeout_s: float = 10.0
     redis_timeout_s: float = 0.25
     wait_s: float = 5.0
+    retention_s: float | None = None
     webhook_max_bytes: int = 1024 * 1024
     codec: Codec = field(default=PLAIN, repr=False, compare=False)
     policy: Policy = field(default_factory=Policy)
@@ -84,6 +86,7 @@ class Settings:
             idle_in_transaction_timeout_s=reader.timeout("OUTBOX_IDLE_TIMEOUT_S", 10.0),
             redis_timeout_s=reader.timeout("OUTBOX_REDIS_TIMEOUT_S", 0.25),
             wait_s=reader.number("OUTBOX_WAIT_S", 5.0, most=_MOST_TIMEOUT_S),
+            retention_s=reader.retention(),
             webhook_max_bytes=int(
                 reader.number("OUTBOX_WEBHOOK_MAX_BYTES", 1048576, whole=True, most=_MOST_BYTES)
             ),
@@ -179,6 +182,16 @@ class _Reader:
             self.problems.append((name, f"must be at least {_LEAST_TIMEOUT_S} s"))
             return default
         return value
+
+    def retention(self) -> float | None:
+        value = self.text("OUTBOX_RETENTION", "")
+        if "OUTBOX_RETENTION" not in self.env:
+            return None
+        try:
+            return retention_s(value)
+        except ValueError as error:
+            self.problems.append(("OUTBOX_RETENTION", str(error)))
+            return None
 
     def database_url(self) -> str:
         raw = self.text("DATABASE_URL", "")

@@ -36,6 +36,7 @@ _PLAIN = (
     ("OUTBOX_IDLE_TIMEOUT_S", "idle_in_transaction_timeout_s", "s"),
     ("OUTBOX_REDIS_TIMEOUT_S", "redis_timeout_s", "s"),
     ("OUTBOX_WAIT_S", "wait_s", "s"),
+    ("OUTBOX_RETENTION", "retention_s", "s"),
     ("OUTBOX_WEBHOOK_MAX_BYTES", "webhook_max_bytes", "bytes"),
     ("OUTBOX_VENDORS", "vendor_files", ""),
 )

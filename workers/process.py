@@ -30,7 +30,6 @@ from kombu.asynchronous import set_event_loop
 from kombu.entity import Queue
 
 from outbox.doorbell import DRAIN_TASK, SEND_QUEUE, broker_url_of
-from outbox.policy import Policy
 from outbox.settings import Settings
 from workers.children import Children, end_within
 from workers.rounds import Rounds
@@ -144,13 +143,14 @@ def build_app(settings: Settings) -> Celery:
             "socket_connect_timeout": max(settings.redis_timeout_s, 1.0),
             "socket_keepalive": True,
         },
-        beat_schedule=_ticks(policy),
+        beat_schedule=_ticks(settings),
     )
     return app
 
 
-def _ticks(policy: Policy) -> dict[str, dict[str, Any]]:
+def _ticks(settings: Settings) -> dict[str, dict[str, Any]]:
     """Beat's schedule: each job's task, its period and its queue."""
+    policy = settings.policy
     ticks = {
         "drain": (DRAIN_TASK, policy.tick_drain_s, SEND_QUEUE),
         "expire": ("outbox.expire", policy.tick_expire_s, RESOLVE_QUEUE),
@@ -159,6 +159,8 @@ def _ticks(policy: Policy) -> dict[str, dict[str, Any]]:
         "escalate": ("outbox.escalate", policy.tick_escalate_s, RESOLVE_QUEUE),
         "page": ("outbox.page", policy.tick_page_s, RESOLVE_QUEUE),
     }
+    if settings.retention_s is not None:
+        ticks["prune"] = ("outbox.prune", policy.tick_prune_s, RESOLVE_QUEUE)
     return {
         name: {
             "task": task,
@@ -179,14 +181,15 @@ def add_tasks(app: Celery, child: Child) -> None:
             child.rounds.run("drain", child.runtime.drain)
 
     app.task(drain, name=DRAIN_TASK, shared=False)
-    for role in ("expire", "join", "resolve", "escalate", "page"):
+    for role in ("expire", "join", "resolve", "escalate", "page", "prune"):
         app.task(_job(child, role), name=f"outbox.{role}", shared=False)
 
 
 def _job(child: Child, role: str) -> Any:
     def run() -> None:
         runtime = child.runtime
-        if runtime is not None:
+        # The beat may know of a retention that this worker was not told of.
+        if runtime is not None and role in runtime.roles:
             # Not waited for: a pager or a database that is slow for one role must not keep the
             # child from the others.
             child.rounds.begin(role, lambda: runtime.run(role))

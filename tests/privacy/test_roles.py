@@ -56,7 +56,7 @@ WORKER = {
     "registrations": "INSERT SELECT UPDATE",
     "settlements": "INSERT SELECT UPDATE",
     "switches": "DELETE INSERT SELECT UPDATE",
-    "webhook_inbox": "INSERT SELECT UPDATE",
+    "webhook_inbox": "DELETE INSERT SELECT UPDATE",
 }
 FUNCTIONS = {
     "outbox_agent": ["clock", "fill_deliveries", "is_own", "tenants_allowed"],

@@ -142,7 +142,7 @@ class TwoConnections(RuleBasedStateMachine):
                 if what == "redact":
                     row = intents.lock(tx, found[0]) if found else None
                     if row is not None and row.settled_at is not None:
-                        redaction.empty(tx, row)
+                        redaction.empty(tx, [row])
                 elif what == "on":
                     said = {"reason": "asked", "by": "alice"}
                     switches.pause(tx, "stripe", "default", kind="pause", **said)

@@ -19,6 +19,7 @@ from outbox.store import (
     held,
     inbox,
     overdue,
+    retention,
     settlements,
     switches,
     vitals,
@@ -26,6 +27,7 @@ from outbox.store import (
 from outbox.store.connection import Transaction
 from outbox.store.enqueueing_sql import FIND
 from outbox.store.overdue import Place
+from outbox.store.retention import Piece
 from tests.store.book import LANED, Book, charge, open_book
 
 SETTLED = 20_000
@@ -166,6 +168,7 @@ CLAIMS = {
 }
 _NOW = datetime.now(UTC)
 _PLACE = Place("stripe", "default", None, asked=False)
+_OLDEST = Piece(before=_NOW, size=10, by="test", reason="")
 QUERIES: Mapping[str, Callable[[Transaction], Any]] = {
     "leases": lambda tx: doubt.expire_leases(tx, limit=10, look_in_s=1, max_crashes=3),
     "doubts": lambda tx: doubt.claim_doubts(tx, limit=10, hold_s=1, accounts=["stripe/default/"]),
@@ -186,6 +189,10 @@ QUERIES: Mapping[str, Callable[[Transaction], Any]] = {
     ),
     "gauges": vitals.gauges,
     "webhooks": lambda tx: inbox.claim(tx, 10, 1.0),
+    "settled long ago": lambda tx: retention.intents(tx, _OLDEST),
+    "events that joined": lambda tx: retention.matched_events(tx, _OLDEST),
+    "events that match nothing": lambda tx: retention.unmatched_events(tx, _OLDEST),
+    "events of others": lambda tx: retention.foreign_events(tx, _OLDEST),
     "deliveries": lambda tx: tx.all(
         settlements.TAKE,
         {"consumer": "billing", "limit": 10},

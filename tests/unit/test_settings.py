@@ -333,3 +333,14 @@ def test_a_live_credential_needs_a_pager_and_the_production_profile(
     env: dict[str, Any], wanted: list[str]
 ) -> None:
     assert [name for name, _ in Settings.from_env(env).start_problems()] == wanted
+
+
+def test_a_retention_is_a_duration_and_unset_it_is_none_at_all() -> None:
+    assert Settings.from_env({}).retention_s is None
+    assert Settings.from_env({"OUTBOX_RETENTION": "400d"}).retention_s == 400 * 86400
+    assert Settings.from_env({"OUTBOX_RETENTION": "35d"}).retention_s == 35 * 86400
+
+
+@pytest.mark.parametrize("value", ["34d23h", "", "0d", "400", "400 days", "d", "99999d"])
+def test_a_retention_that_is_too_short_or_no_duration_is_named(value: str) -> None:
+    assert problems(OUTBOX_RETENTION=value) == ["OUTBOX_RETENTION"]
