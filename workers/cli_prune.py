@@ -26,6 +26,7 @@ _LIST = (
 @click.command(
     "prune",
     cls=Verb,
+    refuses="the database's clock is in doubt; nothing was changed",
     examples=(
         "outbox prune --dry-run",
         "outbox prune --older-than 400d",

@@ -212,8 +212,8 @@ def _done(walked: Walked, done: int) -> Walked:
 
 
 _OLD_BEATS = """
-SELECT h.role, h.instance FROM outbox.heartbeats h WHERE h.role <> 'timeline'
-AND h.at < outbox.clock() - %(after_s)s * INTERVAL '1 second'
+SELECT h.role, h.instance FROM outbox.heartbeats h
+WHERE h.at < outbox.clock() - %(after_s)s * INTERVAL '1 second'
 AND EXISTS (SELECT FROM outbox.heartbeats n WHERE n.role = h.role AND n.at > h.at)
 """
 
@@ -227,12 +227,14 @@ def heartbeats(tx: Transaction, *, dry_run: bool) -> int:
 
 
 def take_turn(tx: Transaction, every_s: float, detail: Mapping[str, Any]) -> bool:
-    """Whether the caller is the one that prunes now: the last turn was ``every_s`` ago or more."""
+    """Whether the caller is the one that prunes now: the last turn was ``every_s`` ago or more, or
+    at a time that has not come, by a clock that was set back since."""
     row = tx.one(
         "INSERT INTO outbox.heartbeats AS h (role, instance, at, detail) "
         "VALUES ('prune', 'turn', outbox.clock(), %(detail)s) ON CONFLICT (role, instance) "
         "DO UPDATE SET at = EXCLUDED.at, detail = EXCLUDED.detail "
-        "WHERE h.at <= EXCLUDED.at - %(every_s)s * INTERVAL '1 second' RETURNING at",
+        "WHERE h.at <= EXCLUDED.at - %(every_s)s * INTERVAL '1 second' OR h.at > EXCLUDED.at "
+        "RETURNING at",
         {"every_s": every_s, "detail": Jsonb(dict(detail))},
     )
     return row is not None

@@ -86,6 +86,7 @@ def test_by_a_clock_in_doubt_it_is_refused_and_says_what_to_do(attic: Attic) -> 
     ran = attic.desk.invoke("prune", "--json")
     assert (ran.code, ran.error["code"]) == (4, "clock")
     assert "doctor --accept" in ran.error["message"]
+    assert "the database's clock is in doubt" in attic.desk.invoke("prune", "--help").out
 
 
 def test_a_database_that_is_away_is_code_6(attic: Attic) -> None:

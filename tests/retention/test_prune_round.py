@@ -70,6 +70,18 @@ def test_with_it_a_worker_prunes_once_a_day_and_says_who_it_was(
     assert attic.is_empty(second)
 
 
+def test_a_turn_from_before_the_clock_was_set_back_keeps_nobody_from_the_next(
+    attic: Attic, tmp_path: Path
+) -> None:
+    attic.days(1000)
+    with runtime(attic, tmp_path) as worker:
+        worker.run("prune")
+        attic.days(-500)
+        attic.landed()
+        attic.days(61)
+        assert worker.run("prune") == 1
+
+
 def test_of_many_processes_one_takes_the_turn(attic: Attic, tmp_path: Path) -> None:
     attic.landed()
     attic.days(61)
