@@ -7,7 +7,7 @@ import pytest
 
 from outbox.store import escalations, switches
 from resolvers.joining import join_once
-from tests.retention.attic import Attic
+from tests.retention.attic import DAY_S, Attic
 
 TABLES = (
     *("intents", "attempts", "settlements", "deliveries", "consumers", "escalations"),
@@ -32,12 +32,17 @@ def test_the_body_of_an_event_that_joined_is_emptied_after_90_days_and_its_inten
 
 
 def test_a_shorter_retention_of_intents_is_one_of_their_events_too(attic: Attic) -> None:
-    number = attic.event(attic.landed())
+    intent_id = attic.landed()
+    number = attic.event(intent_id)
     attic.days(41)
-    done = attic.prune(older_than_s=40 * 86400.0)
+    done = attic.prune(older_than_s=40 * DAY_S)
     # Its intent was emptied, and of this event with it.
     assert (done["intents"].done, done["matched_events"].done) == (1, 0)
     assert attic.body(number) is None
+    late = attic.event(intent_id)
+    attic.days(41)
+    assert attic.prune(older_than_s=40 * DAY_S)["matched_events"].done == 1
+    assert attic.body(late) is None
 
 
 def test_an_event_that_comes_long_after_is_stored_joined_and_emptied_in_its_own_time(
@@ -59,7 +64,8 @@ def test_an_event_with_our_marks_that_matches_nothing_is_tried_for_35_days_and_t
     number = attic.keep("evt_lost_intent", "parked")
     attic.desk.sql("UPDATE outbox.webhook_inbox SET due_at = outbox.clock() + INTERVAL '1 h'")
     attic.days(36)
-    assert attic.prune()["unmatched_events"].done == 0
+    tried = attic.prune()["unmatched_events"]
+    assert (tried.done, dict(tried.kept)) == (0, {})
     attic.desk.sql("UPDATE outbox.webhook_inbox SET due_at = NULL")
     assert attic.prune()["unmatched_events"].done == 1
     assert attic.body(number) is None
