@@ -213,11 +213,13 @@ class Poller:
         self._ended = threading.Event()
         self._rounds = Rounds()
         self._threads = [
-            threading.Thread(target=self._repeat, args=(work,), name=f"outbox-{name}", daemon=True)
-            for name, work in (
-                ("poll", self._send),
-                ("fill-in", self._fill_in),
-                ("identify", runtime.identify),
+            threading.Thread(
+                target=self._repeat, args=(work, wait_s), name=f"outbox-{name}", daemon=True
+            )
+            for name, work, wait_s in (
+                ("poll", self._send, runtime.sender.next_in_s),
+                ("fill-in", self._fill_in, self._tick_s),
+                ("identify", runtime.identify, self._tick_s),
             )
         ]
         self._ending = threading.Thread(target=self._end_in_time, name="outbox-end", daemon=True)
@@ -235,8 +237,11 @@ class Poller:
             thread.join(min(max(end - time.monotonic(), 0.0), threading.TIMEOUT_MAX))
         self._rounds.finish(min(max(end - time.monotonic(), 0.0), threading.TIMEOUT_MAX))
 
-    def _repeat(self, work: Callable[[], None]) -> None:
-        while not self._ended.wait(self._runtime.policy.tick_drain_s) and not self._stopping():
+    def _tick_s(self) -> float:
+        return self._runtime.policy.tick_drain_s
+
+    def _repeat(self, work: Callable[[], None], wait_s: Callable[[], float]) -> None:
+        while not self._ended.wait(wait_s()) and not self._stopping():
             try:
                 work()
             except Unreachable:

@@ -53,6 +53,7 @@ WORKER = {
     "heartbeats": "DELETE INSERT SELECT UPDATE",
     "intents": "INSERT SELECT UPDATE",
     "pages": "INSERT SELECT UPDATE",
+    "rates": "INSERT SELECT UPDATE",
     "registrations": "INSERT SELECT UPDATE",
     "settlements": "INSERT SELECT UPDATE",
     "switches": "DELETE INSERT SELECT UPDATE",
@@ -430,8 +431,8 @@ def test_a_mapping_is_nothing_to_any_other_role(teams: Teams, logins: Logins, ro
 
 def test_the_workers_claim_is_planned_as_without_any_policy(teams: Teams, logins: Logins) -> None:
     worker = logins.make("outbox_worker")
-    claimer = teams.book.claimer()
-    values = {**claimer._params, "limit": 64, "cursor": ""}
+    (part,) = teams.book.claimer()._parts
+    values = {**part.params, "limit": 64, "cursor": ""}
 
     def plan() -> list[list[str]]:
         found: list[list[str]] = []
