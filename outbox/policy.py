@@ -11,6 +11,8 @@ from dataclasses import dataclass, fields, replace
 from outbox.contract import VendorContract
 
 _DAY_S = 86400.0
+# Where a depth is limited each enqueue counts up to it: beyond this that would not be cheap.
+MOST_DEPTH = 100_000
 # No duration of ours is longer than that: beyond a hundred years a date has no room for it.
 _MOST_S = 366 * _DAY_S
 # Numbers that are no durations, and durations with a closer bound.
@@ -91,6 +93,7 @@ class Policy:
     page_group_from: int = 5
     page_tries_s: tuple[float, ...] = (0.0, 30.0, 120.0)
     park_s: float = 35 * 86400.0
+    full_retry_s: float = 5.0
     window_override_s: float | None = None
     margin_override_s: float | None = None
     in_flight_override_s: float | None = None
@@ -128,6 +131,7 @@ class Policy:
             clock_skew_s=1.0,
             page_group_from=10**6,
             repage_s=10**9,
+            full_retry_s=1.0,
             page_tries_s=(0.0, 1.0, 2.0),
             breaker_failures=10**9,
             window_override_s=40.0,

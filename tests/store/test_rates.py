@@ -11,7 +11,7 @@ import pytest
 from outbox import Scope
 from outbox.contract import Account
 from outbox.outcomes import NotSent
-from outbox.store import doubt, intents, rates, records
+from outbox.store import claims_metered_sql, doubt, intents, rates, records
 from outbox.store.claims import Claimer
 from outbox.store.intents import Intent
 from outbox.store.rates import Meter
@@ -83,6 +83,19 @@ def test_claims_that_race_share_one_bucket(book: Book) -> None:
     for claimer in claimers:
         claims(claimer)
     assert book.value("SELECT count(*) FROM outbox.intents WHERE status = 'in_flight'") == 50
+
+
+def test_a_claim_that_has_not_committed_yet_keeps_its_tokens_from_others(book: Book) -> None:
+    for tenant in range(12):
+        fill(book, 1, tenant=f"t-{tenant}")
+    claimer = book.claimer(limited(2))
+    claimer.claim_alone()  # opens the bucket
+    (part,) = claimer._parts
+    with psycopg.connect(book.url) as other:
+        params = {**part.params, "limit": 64, "cursor": "", "owner": "other"}
+        assert len(other.execute(claims_metered_sql.BATCH[False].encode(), params).fetchall()) == 2
+        assert claimer.claim(64) == []
+    assert claimer.claim(64) == []
 
 
 def test_an_account_without_a_rate_is_not_slowed_by_one_with(book: Book) -> None:
