@@ -38,8 +38,8 @@ _PLAIN = (
     ("OUTBOX_WAIT_S", "wait_s", "s"),
     ("OUTBOX_RETENTION", "retention_s", "s"),
     ("OUTBOX_WEBHOOK_MAX_BYTES", "webhook_max_bytes", "bytes"),
-    ("OUTBOX_MAX_TENANT_DEPTH", "max_tenant_depth", "intents"),
-    ("OUTBOX_MAX_LANE_DEPTH", "max_lane_depth", "intents"),
+    ("OUTBOX_MAX_TENANT_DEPTH", "max_tenant_depth", ""),
+    ("OUTBOX_MAX_LANE_DEPTH", "max_lane_depth", ""),
     ("OUTBOX_VENDORS", "vendor_files", ""),
 )
 _OF_ACCOUNTS = (
