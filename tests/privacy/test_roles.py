@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -12,7 +13,7 @@ import pytest
 from psycopg import errors
 from psycopg.rows import dict_row
 
-from outbox import Scope
+from outbox import Full, Scope
 from outbox.errors import NotFound
 from outbox.outcomes import Refused
 from outbox.store import claims_sql, escalations, intents, records, settlements
@@ -337,6 +338,16 @@ def test_a_mapped_agent_may_do_all_that_its_api_does(teams: Teams) -> None:
         ]
         assert cancelled.tenant == "acme"
     assert acme.outbox.wait(answer).told == "accepted"
+
+
+def test_a_mapped_agent_is_refused_by_the_depth_of_its_own_tenant(teams: Teams) -> None:
+    tool = replace(CHARGE, name="charge_small", max_depth=2)
+    for login, scope in ((teams.acme, ACME), (teams.bolt, BOLT)):
+        with login.connect() as connection:
+            for _ in range(2):
+                login.outbox.enqueue(connection, tool, scope, charge())
+            with pytest.raises(Full):
+                login.outbox.enqueue(connection, tool, scope, charge())
 
 
 # -- who is which tenant -------------------------------------------------------------------------

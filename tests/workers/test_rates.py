@@ -248,3 +248,10 @@ def test_a_rate_does_not_hold_up_a_row_that_lost_its_worker(floor: Floor) -> Non
     floor.advance(EVERY_S)
     assert floor.drain() == 1
     assert floor.status(first) == "succeeded"
+
+
+def test_letting_time_pass_until_all_is_settled_waits_for_tokens_too(floor: Floor) -> None:
+    limit(floor, SLOW)
+    floor.enqueue(4)
+    assert floor.box.settle(within_s=10 * EVERY_S)
+    assert floor.statuses() == {"succeeded": 4}
