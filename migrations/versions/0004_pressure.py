@@ -1,15 +1,15 @@
 """How many intents wait, counted from an index alone, and what an account's rate has left.
 
-Revision ID: 1_0003
-Revises: 1_0002
+Revision ID: 1_0004
+Revises: 1_0003
 """
 
 from __future__ import annotations
 
 from alembic import op
 
-revision = "1_0003"
-down_revision = "1_0002"
+revision = "1_0004"
+down_revision = "1_0003"
 branch_labels = None
 depends_on = None
 
