@@ -100,8 +100,9 @@ class Recorder:
         """Returns the intents of which nothing was written: somebody has their row in hand."""
         with self._store.transaction() as tx:
             held = records.record(tx, ended).held
-            self._look_after(tx, [one for one in ended if one.intent.id not in held])
-        self._push_back(ended)
+            written = [one for one in ended if one.intent.id not in held]
+            self._look_after(tx, written)
+        self._push_back(written)
         return held
 
     def _push_back(self, ended: list[Ended]) -> None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import queue
+from collections.abc import Iterator
 from dataclasses import replace
 
+import psycopg
 import pytest
 
+from outbox.outcomes import NotSent
 from outbox.store.claims import Claimer
 from tests.workers.floor import PRODUCTION, READS, Floor, new_account, open_floor
 from vendors.sandbox.client import Sandbox
+from workers.flight import Flight
+from workers.recording import Recorder
 from workers.sender import Sender
 
 # Where a test counts tokens, so slow that none comes by itself while it runs.
@@ -17,7 +23,7 @@ EVERY_S = 1 / SLOW
 
 
 @pytest.fixture
-def floor(database: str, sandbox: Sandbox):  # type: ignore[no-untyped-def]
+def floor(database: str, sandbox: Sandbox) -> Iterator[Floor]:
     with open_floor(database, sandbox, PRODUCTION) as opened:
         yield opened
 
@@ -255,3 +261,30 @@ def test_letting_time_pass_until_all_is_settled_waits_for_tokens_too(floor: Floo
     floor.enqueue(4)
     assert floor.box.settle(within_s=10 * EVERY_S)
     assert floor.statuses() == {"succeeded": 4}
+
+
+def test_an_answer_that_waits_for_its_row_pushes_nothing_back_before_it_is_written(
+    floor: Floor,
+) -> None:
+    """It is offered again and again: each time would be later."""
+    limit(floor, 1.0, burst=1)
+    intent_id = floor.one()
+    (row,) = Claimer(floor.store, floor.directory.sendable(), owner="me", lease_s=60.0).claim(1)
+    recorder = Recorder(floor.store, floor.directory, probes=set(), jitter=lambda: 0.5)
+    flight = Flight(
+        row, start_by=0.0, deadline_s=1.0, results=queue.SimpleQueue(), since_boot_s=lambda: 0.0
+    )
+    answer = (flight, NotSent("rate_limit", throttled=True, retry_after_s=600.0))
+
+    def is_pushed_back() -> bool:
+        (bucket,) = floor.sql("SELECT full_at > outbox.clock() AS later FROM outbox.rates")
+        return bool(bucket["later"])
+
+    floor.advance(10)
+    with psycopg.connect(floor.settings.database_url.replace("+psycopg", "")) as holding:
+        holding.execute("SELECT FROM outbox.intents FOR UPDATE")
+        assert recorder.write([answer]).held == [answer]
+        assert not is_pushed_back()
+    assert recorder.write([answer]).held == []
+    assert is_pushed_back()
+    assert floor.status(intent_id) == "pending"
