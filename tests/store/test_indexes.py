@@ -173,7 +173,6 @@ CLAIMS = {
 }
 _NOW = datetime.now(UTC)
 _PLACE = Place("stripe", "default", None, asked=False)
-_OLDEST = Piece(before=_NOW, size=10, by="test", reason="")
 QUERIES: Mapping[str, Callable[[Transaction], Any]] = {
     "leases": lambda tx: doubt.expire_leases(tx, limit=10, look_in_s=1, max_crashes=3),
     "doubts": lambda tx: doubt.claim_doubts(tx, limit=10, hold_s=1, accounts=["stripe/default/"]),
@@ -194,10 +193,6 @@ QUERIES: Mapping[str, Callable[[Transaction], Any]] = {
     ),
     "gauges": vitals.gauges,
     "webhooks": lambda tx: inbox.claim(tx, 10, 1.0),
-    "settled long ago": lambda tx: retention.intents(tx, _OLDEST),
-    "events that joined": lambda tx: retention.matched_events(tx, _OLDEST),
-    "events that match nothing": lambda tx: retention.unmatched_events(tx, _OLDEST),
-    "events of others": lambda tx: retention.foreign_events(tx, _OLDEST),
     "deliveries": lambda tx: tx.all(
         settlements.TAKE,
         {"consumer": "billing", "limit": 10},
@@ -215,6 +210,30 @@ def test_a_claim_reads_no_settled_row(crowded: Book, name: str) -> None:
 def test_a_due_query_reads_no_settled_row(crowded: Book, name: str) -> None:
     found = scans(crowded, QUERIES[name])
     assert found & {"intents", "deliveries", "settlements", "webhook_inbox"} == set()
+
+
+@pytest.mark.parametrize(
+    ("walk", "index"),
+    [
+        (retention.intents, "intents_retained"),
+        (retention.matched_events, "inbox_matched"),
+        (retention.unmatched_events, "inbox_unmatched"),
+        (retention.foreign_events, "inbox_unmatched"),
+    ],
+)
+def test_pruning_walks_along_an_index_of_its_own(
+    crowded: Book, walk: retention.Walk, index: str
+) -> None:
+    """What is kept back may be any number, and is not sorted at each piece."""
+    piece = Piece(before=_NOW, size=10, by="test", reason="")
+    with psycopg.connect(crowded.url, row_factory=dict_row) as connection:
+        explaining = _Explaining(connection)
+        walk(explaining, piece)
+    (plan,) = explaining.plans
+    found: set[str] = set()
+    _walk(plan, found)
+    assert found & {"intents", "deliveries", "settlements", "webhook_inbox"} == set()
+    assert f'"Index Name": "{index}"' in json.dumps(plan)
 
 
 def test_the_scan_is_seen_where_there_is_one(crowded: Book) -> None:
