@@ -46,10 +46,10 @@ class Results:
         if sorted(self.handed) != numbers:
             yield 11, f"results {numbers}, delivered {sorted(self.handed)}"
         for row in rows:
-            yield from _last_words(row, self.last.get(row["id"]))
+            yield from last_words(row, self.last.get(row["id"]))
 
 
-def _last_words(row: Mapping[str, Any], last: Settlement | None) -> Iterator[tuple[int, str]]:
+def last_words(row: Mapping[str, Any], last: Settlement | None) -> Iterator[tuple[int, str]]:
     """A consumer books what it was handed last: it must be what an agent would be told."""
     if last is None:
         if row["settled_at"] is not None or row["contradicted_at"] is not None:

@@ -15,14 +15,16 @@ if TYPE_CHECKING:
     from tests.sim.timeline import Timeline
 
 # Of a row that is being sent: whether an answer stands under its key, whether its account was
-# closed before it was claimed, and whether its window was counted anew while an earlier send of it
-# is in doubt.
+# closed before it was claimed, whether a person looks at it, and whether its window was counted
+# anew while an earlier send of it is in doubt.
 _FORBIDDEN = """
 SELECT EXISTS (SELECT FROM outbox.attempts a WHERE a.intent_id = i.id
         AND (a.http_status = 500 OR a.should_retry IS FALSE)) AS stored,
     EXISTS (SELECT FROM outbox.switches s WHERE s.kind NOT IN ('clock', 'breaker')
         AND starts_with(i.gate, s.gate_prefix)
         AND s.xmin::text::bigint < i.xmin::text::bigint) AS closed,
+    EXISTS (SELECT FROM outbox.escalations e WHERE e.intent_id = i.id AND e.closed_at IS NULL
+        AND e.acked_until > outbox.clock()) AS looked_at,
     EXISTS (SELECT FROM outbox.attempts a WHERE a.intent_id = i.id
         AND a.started_at < i.first_sent_at AND i.doubt > 0 AND NOT EXISTS (
             SELECT FROM outbox.attempts b WHERE b.intent_id = i.id AND b.lease_no = a.lease_no
@@ -80,6 +82,8 @@ class Sends:
             raise Violation(9, "a request was sent for an account that was closed before its claim")
         if again and honours_keys and known["stored"]:
             raise Violation(2, "a request was sent again after an answer that stands under its key")
+        if again and known["looked_at"]:
+            raise Violation(9, "a request was sent again while a person looks")
         if known["anew"]:
             raise Violation(8, "the window was counted anew while an earlier send is in doubt")
 

@@ -30,7 +30,8 @@ _SHOWN_S = 60.0
 _LOOK = """
 SELECT id, status, doubt, version, created_at, contradicted_at, business_status, receipt_id,
     failure_code, tool, key, lane, lease_until, lease_no, first_sent_at, window_ends_at, veto,
-    settled_at, seq, attempts, looks, ttl_s, outbox.clock() AS now
+    settled_at, seq, attempts, looks, ttl_s, verify_at,
+    outbox.clock() AS now
 FROM outbox.intents WHERE id = ANY(%(ids)s::uuid[]) ORDER BY seq
 """
 
@@ -167,8 +168,8 @@ class Watch:
     # -- at the end ------------------------------------------------------------------------------
 
     def is_settled(self) -> bool:
-        """Whether nothing was open at the last look."""
-        return all(row["settled_at"] is not None for row in self._last)
+        """Whether nothing was open at the last look, and nothing is still to be read back."""
+        return all(row["settled_at"] is not None and not row["verify_at"] for row in self._last)
 
     def is_asked(self) -> bool:
         """Whether a person was asked about all that was open at the last look."""
@@ -271,9 +272,7 @@ class Watch:
     def receipt(self, intent: UUID, *, wrong: bool) -> str:
         """What a person states as the receipt."""
         if wrong:
-            others = [e["object_id"] for e in self.line.ground.vendor.effects()
-                      if e not in self._of(intent)]  # fmt: skip
-            return str(others[0]) if others else "pi_of_somebody_else"
+            return self.line.wire.of_somebody_else() or "pi_of_somebody_else"
         landed = self._landed(intent)
         return str(landed[0]["object_id"]) if landed else ""
 

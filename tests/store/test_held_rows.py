@@ -3,7 +3,9 @@ its gate, as the head of its lane, or alone after it lost its worker."""
 
 from __future__ import annotations
 
+import psycopg
 import pytest
+from psycopg.errors import LockNotAvailable
 
 from outbox import WriteTool
 from outbox.outcomes import Refused
@@ -13,7 +15,7 @@ from outbox.store.contradictions import contradict
 from outbox.store.intents import Intent
 from outbox.store.moves import Change, apply
 from outbox.store.records import Ended
-from tests.store.book import CHARGE, LANED, Book, charge
+from tests.store.book import CHARGE, LANED, SCOPE, Book, charge
 
 
 def refused(book: Book, row: Intent) -> None:
@@ -50,3 +52,17 @@ def test_what_replaces_a_refused_write_is_claimed_by_no_way_once_that_one_may_ha
             assert contradict(tx, row, "contradiction", ["pi_1"], "an event")
     claimed = [row.id for row in [*claimer.claim(64), *claimer.claim_alone()]]
     assert claimed == ([] if landed else [second.intent_id])
+
+
+def test_no_evidence_slips_between_the_question_what_became_of_a_write_and_its_successor(
+    book: Book,
+) -> None:
+    first = book.in_flight()
+    refused(book, first)
+    with psycopg.connect(book.url) as caller:
+        book.outbox.enqueue(caller, CHARGE, SCOPE, charge(), supersedes=first.id)
+        with pytest.raises(LockNotAvailable):
+            book.sql("SELECT FROM outbox.intents WHERE id = %(id)s FOR UPDATE NOWAIT",
+                     {"id": first.id})  # fmt: skip
+    assert book.sql("SELECT id FROM outbox.intents WHERE id = %(id)s FOR UPDATE NOWAIT",
+                    {"id": first.id})  # fmt: skip
