@@ -59,10 +59,10 @@ def test_no_evidence_slips_between_the_question_what_became_of_a_write_and_its_s
 ) -> None:
     first = book.in_flight()
     refused(book, first)
+    # As a settlement locks it: the key of the successor alone would not be in its way.
+    writes = "SELECT id FROM outbox.intents WHERE id = %(id)s FOR NO KEY UPDATE NOWAIT"
     with psycopg.connect(book.url) as caller:
         book.outbox.enqueue(caller, CHARGE, SCOPE, charge(), supersedes=first.id)
         with pytest.raises(LockNotAvailable):
-            book.sql("SELECT FROM outbox.intents WHERE id = %(id)s FOR UPDATE NOWAIT",
-                     {"id": first.id})  # fmt: skip
-    assert book.sql("SELECT id FROM outbox.intents WHERE id = %(id)s FOR UPDATE NOWAIT",
-                    {"id": first.id})  # fmt: skip
+            book.sql(writes, {"id": first.id})
+    assert book.sql(writes, {"id": first.id}) == [{"id": first.id}]
