@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from outbox.api import Outbox
     from outbox.errors import (
         Denied,
+        Full,
         IntentMismatch,
         Invalid,
         KeyTaken,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Answer",
     "Denied",
+    "Full",
     "IntentMismatch",
     "Invalid",
     "KeyTaken",

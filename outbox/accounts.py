@@ -3,6 +3,7 @@ Stripe's own names in the environment. The database never holds a secret."""
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 import unicodedata
@@ -22,9 +23,12 @@ _STRIPE_FIELDS = {
 }
 _FILE = "OUTBOX_ACCOUNTS"
 _TEXTS = ("credential", "credential_env", "mode", "vendor_account", "base_url")
-_ALLOWED = frozenset({*_TEXTS, "webhook_secrets"})
+_ALLOWED = frozenset({*_TEXTS, "webhook_secrets", "rate_per_s", "burst"})
 _MOST_SECRETS = 2
 _MOST_CHARS = 200  # of a name, as of every name of a scope
+# Slower than a request a day is a pause, faster than this no limit at all.
+_LEAST_PER_S, _MOST_PER_S = 1 / 86400, 100_000
+_BURST_S = 0.1
 
 Accounts = dict[tuple[str, str], Account]
 
@@ -112,7 +116,27 @@ class AccountReader:
             credential=credential,
             webhook_secrets=self._secrets(where, table.get("webhook_secrets", [])),
             base_url=base_url,
+            **self._rate(where, table),
         )
+
+    def _rate(self, where: str, table: Mapping[str, Any]) -> dict[str, Any]:
+        """The account's limit; without a burst, what comes in a tenth of a second."""
+        rate, burst = table.get("rate_per_s"), table.get("burst")
+        if rate is None:
+            if burst is not None:
+                self._say(where, "burst without rate_per_s: nothing is limited")
+            return {}
+        if not _is_number(rate) or not _LEAST_PER_S <= rate <= _MOST_PER_S:
+            self._say(
+                where, f"rate_per_s must be a number from {_LEAST_PER_S:.2g} to {_MOST_PER_S}"
+            )
+            return {}
+        if burst is None:
+            burst = max(1, math.ceil(rate * _BURST_S))
+        elif isinstance(burst, bool) or not isinstance(burst, int) or not 1 <= burst <= _MOST_PER_S:
+            self._say(where, f"burst must be a whole number from 1 to {_MOST_PER_S}")
+            return {}
+        return {"rate_per_s": float(rate), "burst": burst}
 
     def _texts(self, where: str, table: Mapping[str, Any]) -> dict[str, str]:
         for extra in sorted(set(table) - _ALLOWED):
@@ -179,6 +203,10 @@ def _is_name(name: str) -> bool:
 
 def _is_token(credential: str) -> bool:
     return credential.isascii() and " " not in credential.strip()
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _plain(name: str) -> str:

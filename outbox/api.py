@@ -16,7 +16,7 @@ from outbox.inputs import as_uuid, check_consumer, pairs, seconds
 from outbox.intent import Draft, draft, sealed
 from outbox.settings import Settings
 from outbox.states import TERMINAL, Status
-from outbox.store import enqueueing, epochs, settlements
+from outbox.store import depths, enqueueing, epochs, settlements
 from outbox.store.connection import Store
 from outbox.store.enqueueing_sql import FIND
 from outbox.tool import Scope, WriteTool, listed
@@ -36,6 +36,11 @@ class Outbox:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.limits = Limits()
+        self._depths = depths.Depths(
+            tenant=settings.max_tenant_depth,
+            lane=settings.max_lane_depth,
+            retry_after_s=settings.policy.full_retry_s,
+        )
         self._bell = Doorbell(settings.redis_url, timeout_s=settings.redis_timeout_s)
         self._store = PerProcess(lambda: Store(settings, size=4))
         self._poller = PerProcess(lambda: Poller(self._store.get))
@@ -65,14 +70,19 @@ class Outbox:
         Connection outside pipeline mode, in UTF8. No network but the caller's own database; a
         Session rings the doorbell after its commit, a bare connection's caller may call ``ring()``.
 
-        Raises ``Invalid`` (before any SQL), ``IntentMismatch``, ``KeyTaken``, ``StaleEpoch``,
-        ``Denied`` or
-        ``NotFound`` (``supersedes``), and ``RetryTransaction`` after a deadlock or under
-        REPEATABLE READ, ``ReadOnly`` on a standby; the driver's own errors come without the
-        values of the row.
+        Raises ``Invalid`` (before any SQL), ``Full`` (before anything is written),
+        ``IntentMismatch``, ``KeyTaken``, ``StaleEpoch``, ``Denied`` or ``NotFound``
+        (``supersedes``), and ``RetryTransaction`` after a deadlock or under REPEATABLE READ,
+        ``ReadOnly`` on a standby; the driver's own errors come without the values of the row.
+
+        Where a limit of depth is set (``tool.max_depth``, ``OUTBOX_MAX_TENANT_DEPTH``,
+        ``OUTBOX_MAX_LANE_DEPTH``), what waits is counted first, up to the limit. No lock is taken
+        for it: transactions that are open at once do not see each other's rows, so together they
+        may exceed a limit by all that they record but the first one of them; so may rows that come
+        back unsent. An intent that is recorded already is never refused.
         """
         made = self._draft(tool, scope, args, occurrence, supersedes, tool_call_id, traceparent)
-        answer = enqueueing.run(self._steps(made), session)
+        answer = enqueueing.run(self._admitted_steps(made), session)
         self._bell.ring_after(session)
         assert isinstance(answer, Answer)
         return answer
@@ -92,7 +102,7 @@ class Outbox:
         """``enqueue`` on an AsyncSession (a scoped one too), an AsyncConnection or a psycopg
         AsyncConnection."""
         made = self._draft(tool, scope, args, occurrence, supersedes, tool_call_id, traceparent)
-        answer = await enqueueing.arun(self._steps(made), session)
+        answer = await enqueueing.arun(self._admitted_steps(made), session)
         self._bell.ring_after(session)
         assert isinstance(answer, Answer)
         return answer
@@ -104,11 +114,14 @@ class Outbox:
         requests: Iterable[tuple[Scope, Mapping[str, Any] | str | bytes]],
     ) -> list[Answer]:
         """Many intents of one tool, validated before the first is recorded and inserted in key
-        order, so that two such transactions cannot deadlock. Answers in the order given."""
+        order, so that two such transactions cannot deadlock. Answers in the order given. ``Full``
+        unless there is room for all of them that are new; nothing is written then."""
         drafts = [
             self._draft(tool, scope, args, 0, None, None, None, f"requests[{n}].")
             for n, (scope, args) in enumerate(pairs(requests))
         ]
+        if drafts:
+            enqueueing.run(self._admit(drafts), session)
         answers: dict[int, Answer] = {}
         for position in sorted(range(len(drafts)), key=lambda n: enqueueing.lock_order(drafts[n])):
             answers[position] = enqueueing.run(self._steps(drafts[position]), session)
@@ -151,6 +164,13 @@ class Outbox:
             if path:
                 raise Invalid(path + error.field, error.problem) from None
             raise
+
+    def _admit(self, drafts: list[Draft]) -> enqueueing.Steps:
+        return depths.admit(drafts, self._depths, self._is_committed)
+
+    def _admitted_steps(self, made: Draft) -> enqueueing.Steps:
+        yield from self._admit([made])
+        return (yield from self._steps(made))
 
     def _steps(self, made: Draft) -> enqueueing.Steps:
         row, found = yield from enqueueing.insert_or_find(made, self._is_committed)

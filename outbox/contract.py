@@ -152,7 +152,9 @@ class Account:
     ``mode`` is ``live`` or ``test``; ``vendor_account`` the vendor's own id of the account (empty
     as long as nobody has said it), which an adapter compares before its first call;
     ``webhook_secrets`` newest first, two at the most while rotating;
-    ``base_url`` overrides the vendor's address (the sandbox).
+    ``base_url`` overrides the vendor's address (the sandbox). ``rate_per_s`` is how many requests a
+    second the vendor shall get on the average (None: as many as there are), ``burst`` how many at
+    once.
     """
 
     name: str
@@ -161,6 +163,8 @@ class Account:
     credential: str = field(default="", repr=False)
     webhook_secrets: tuple[str, ...] = field(default=(), repr=False)
     base_url: str = ""
+    rate_per_s: float | None = None
+    burst: int = 1
 
 
 class Cutoff(Protocol):

@@ -63,6 +63,28 @@ class StaleEpoch(OutboxError):
         super().__init__(f"scope.epoch: {epoch!r} is over in run {run_id!r}; nothing was recorded")
 
 
+class Full(OutboxError):
+    """As many intents of the tool, the tenant or the lane wait to be sent as may: nothing was
+    recorded, and the caller's transaction stays usable. What is recorded already is never refused.
+
+    ``limit`` names the limit (``tool.max_depth``, ``OUTBOX_MAX_TENANT_DEPTH`` or
+    ``OUTBOX_MAX_LANE_DEPTH``) and ``most`` is its value; ``depth`` is how many wait, counted to one
+    more than that; ``new`` how many were to be added; ``retry_after_s`` when to ask again.
+    """
+
+    def __init__(self, limit: str, most: int, depth: int, new: int, retry_after_s: float) -> None:
+        self.limit = limit
+        self.most = most
+        self.depth = depth
+        self.new = new
+        self.retry_after_s = retry_after_s
+        waiting = f"{depth} wait" if depth <= most else f"more than {most} wait"
+        super().__init__(
+            f"{limit} is {most}: {waiting} to be sent and {new} more were asked for; nothing was "
+            f"recorded, ask again in {retry_after_s:g} s"
+        )
+
+
 class RetryTransaction(OutboxError):
     """A concurrent transaction was in the way; roll back, repeat yours, and the intent is there.
 

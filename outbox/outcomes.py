@@ -179,11 +179,13 @@ class Absent:
 @dataclass(frozen=True, slots=True)
 class Unreadable:
     """The look-up itself failed (or the source proves nothing); it says nothing of the write.
-    ``never``: this vendor shows nothing of the kind, so it is no use to ask again."""
+    ``never``: this vendor shows nothing of the kind, so it is no use to ask again.
+    ``retry_after_s`` as a vendor asked that was asked too often."""
 
     reason: str
     pause: bool = False
     never: bool = False
+    retry_after_s: float | None = None
 
 
 LookUp = Found | Absent | Unreadable

@@ -11,6 +11,8 @@ from dataclasses import dataclass, fields, replace
 from outbox.contract import VendorContract
 
 _DAY_S = 86400.0
+# Where a depth is limited each enqueue counts up to it: beyond this that would not be cheap.
+MOST_DEPTH = 100_000
 # No duration of ours is longer than that: beyond a hundred years a date has no room for it.
 _MOST_S = 366 * _DAY_S
 # Numbers that are no durations, and durations with a closer bound.
@@ -29,6 +31,13 @@ _MOST: Mapping[str, float] = {
     "connect_s": 3600.0,
     "lease_s": _DAY_S,
 }
+# How long what is over is kept; the least is longer than a vendor delivers an event again (Stripe,
+# by its command line: 30 days) or takes a key for the same (its API v2: 30 days).
+RETENTION_S = 400 * _DAY_S
+LEAST_RETENTION_S = 35 * _DAY_S
+MATCHED_EVENTS_S = 90 * _DAY_S
+UNMATCHED_EVENTS_S = 35 * _DAY_S
+HEARTBEATS_S = 35 * _DAY_S
 _POSITIVE = ("ttl_max_s", "ttl_without_evidence_s", "ttl_override_s", "window_override_s")
 
 
@@ -61,6 +70,7 @@ class Policy:
     tick_resolve_s: float = 5.0
     tick_escalate_s: float = 15.0
     tick_page_s: float = 5.0
+    tick_prune_s: float = 3600.0
     not_sent_first_s: float = 1.0
     not_sent_max_s: float = 60.0
     looks_s: tuple[float, ...] = (5.0, 30.0, 120.0, 600.0, 1800.0)
@@ -83,6 +93,7 @@ class Policy:
     page_group_from: int = 5
     page_tries_s: tuple[float, ...] = (0.0, 30.0, 120.0)
     park_s: float = 35 * 86400.0
+    full_retry_s: float = 5.0
     window_override_s: float | None = None
     margin_override_s: float | None = None
     in_flight_override_s: float | None = None
@@ -120,6 +131,7 @@ class Policy:
             clock_skew_s=1.0,
             page_group_from=10**6,
             repage_s=10**9,
+            full_retry_s=1.0,
             page_tries_s=(0.0, 1.0, 2.0),
             breaker_failures=10**9,
             window_override_s=40.0,

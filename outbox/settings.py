@@ -15,7 +15,8 @@ from outbox.codec import PLAIN, Codec, codec_of
 from outbox.contract import Account
 from outbox.contracts import CONTRACTS, register
 from outbox.errors import Invalid, SettingsError
-from outbox.policy import Policy
+from outbox.inputs import retention_s
+from outbox.policy import MOST_DEPTH, Policy
 
 _PAGER_SCHEMES = (
     "pagerduty",
@@ -32,6 +33,7 @@ _LEAST_TIMEOUT_S = 0.01
 # A time-out beyond it waits for nothing that can still come.
 _MOST_TIMEOUT_S = 86400.0
 _MOST_BYTES = 1024**3
+_NO_DEPTH = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,10 @@ class Settings:
     idle_in_transaction_timeout_s: float = 10.0
     redis_timeout_s: float = 0.25
     wait_s: float = 5.0
+    retention_s: float | None = None
     webhook_max_bytes: int = 1024 * 1024
+    max_tenant_depth: int | None = None
+    max_lane_depth: int | None = None
     codec: Codec = field(default=PLAIN, repr=False, compare=False)
     policy: Policy = field(default_factory=Policy)
     sources: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -84,9 +89,12 @@ class Settings:
             idle_in_transaction_timeout_s=reader.timeout("OUTBOX_IDLE_TIMEOUT_S", 10.0),
             redis_timeout_s=reader.timeout("OUTBOX_REDIS_TIMEOUT_S", 0.25),
             wait_s=reader.number("OUTBOX_WAIT_S", 5.0, most=_MOST_TIMEOUT_S),
+            retention_s=reader.retention(),
             webhook_max_bytes=int(
                 reader.number("OUTBOX_WEBHOOK_MAX_BYTES", 1048576, whole=True, most=_MOST_BYTES)
             ),
+            max_tenant_depth=reader.depth("OUTBOX_MAX_TENANT_DEPTH"),
+            max_lane_depth=reader.depth("OUTBOX_MAX_LANE_DEPTH"),
             codec=reader.codec(),
             policy=reader.policy(Policy.demo() if profile == "demo" else Policy()),
         )
@@ -172,6 +180,13 @@ class _Reader:
             return default
         return parsed
 
+    def depth(self, name: str) -> int | None:
+        """How many intents may wait; None: any number."""
+        value = int(self.number(name, _NO_DEPTH, whole=True, most=MOST_DEPTH))
+        if value == 0:
+            self.problems.append((name, "must be at least 1; leave it out for no limit"))
+        return value if value > 0 else None
+
     def timeout(self, name: str, default: float) -> float:
         value = self.number(name, default, most=_MOST_TIMEOUT_S)
         if value < _LEAST_TIMEOUT_S:
@@ -179,6 +194,16 @@ class _Reader:
             self.problems.append((name, f"must be at least {_LEAST_TIMEOUT_S} s"))
             return default
         return value
+
+    def retention(self) -> float | None:
+        value = self.text("OUTBOX_RETENTION", "")
+        if "OUTBOX_RETENTION" not in self.env:
+            return None
+        try:
+            return retention_s(value)
+        except ValueError as error:
+            self.problems.append(("OUTBOX_RETENTION", str(error)))
+            return None
 
     def database_url(self) -> str:
         raw = self.text("DATABASE_URL", "")

@@ -15,6 +15,7 @@ from jsonschema.exceptions import SchemaError
 from outbox.contract import Operation, VendorContract
 from outbox.contracts import contract_of
 from outbox.errors import Invalid
+from outbox.policy import MOST_DEPTH
 
 SIDE_EFFECTS_OF_MONEY = frozenset({"charge", "refund", "payout"})
 
@@ -60,7 +61,8 @@ class WriteTool:
     ``on_doubt="continue"`` an intent in doubt does not hold its lane. ``resend_when_absent``
     allows a second send at a vendor without keys after confirmed absence. ``ttl_s`` pages a person
     earlier than the default. ``schema`` is a JSON Schema for the arguments; ``strict`` refuses
-    reserved argument names instead of stripping them with a note.
+    reserved argument names instead of stripping them with a note. ``max_depth`` is how many of its
+    intents one tenant may have waiting to be sent; one more raises ``Full``.
 
     Raises ``Invalid`` naming the declaration that is wrong.
     """
@@ -80,6 +82,7 @@ class WriteTool:
     ttl_s: float | None = None
     schema: Mapping[str, Any] | None = field(default=None, repr=False)
     strict: bool = False
+    max_depth: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not _NAME.match(self.name):
@@ -105,6 +108,11 @@ class WriteTool:
             isinstance(ttl, bool) or not isinstance(ttl, int | float) or not ttl > 0
         ):
             raise Invalid("tool.ttl_s", "must be a positive number of seconds")
+        most = self.max_depth
+        if most is not None and (
+            isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= MOST_DEPTH
+        ):
+            raise Invalid("tool.max_depth", f"must be a whole number from 1 to {MOST_DEPTH}")
         if self.request is not None and not callable(self.request):
             raise Invalid("tool.request", "must be a function of the arguments")
 

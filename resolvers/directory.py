@@ -14,6 +14,7 @@ from outbox.policy import Policy
 from outbox.settings import Settings
 from outbox.store.claims import Sendable
 from outbox.store.intents import Intent
+from outbox.store.rates import Meter
 from vendors.registry import build
 
 
@@ -114,6 +115,16 @@ class Directory:
     def gate_prefixes(self) -> list[str]:
         """What the gates of the reachable accounts begin with."""
         return [gate_prefix(*place) for place in sorted(self._accounts) if self.reach(*place)]
+
+    def meter(self, vendor: str, account: str) -> Meter | None:
+        """The rate of an account; None where it has none, or is not configured here."""
+        found = self.account(vendor, account)
+        return Meter.of(vendor, found) if found else None
+
+    def meters(self) -> dict[str, Meter]:
+        """The rates of the reachable accounts that have one, by what their gates begin with."""
+        found = [self.meter(*place) for place in sorted(self._accounts) if self.reach(*place)]
+        return {meter.prefix: meter for meter in found if meter is not None}
 
     def close(self) -> None:
         """Drops the adapters' pooled connections."""

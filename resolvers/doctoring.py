@@ -13,6 +13,7 @@ from typing import Any
 from outbox.codec import Sealed
 from outbox.contracts import CONTRACTS
 from outbox.fingerprint import RULES, fingerprint, intent_id, intent_key, parse_json
+from outbox.policy import LEAST_RETENTION_S
 from outbox.store import checks
 from outbox.store.connection import Store, Transaction
 from outbox.store.escalations import DOUBT_REASONS
@@ -103,6 +104,7 @@ def _params(directory: Directory) -> dict[str, Any]:
         "page_tries": len(policy.page_tries_s),
         "clock_step_s": policy.clock_step_s,
         "due_s": _DUE_S,
+        "least_retention_s": LEAST_RETENTION_S,
         "idle_s": directory.settings.idle_in_transaction_timeout_s,
     }
 

@@ -118,7 +118,7 @@ def _ahead(directory: Directory, tx: Transaction) -> Iterator[Finding]:
 
 def _stale(directory: Directory, tx: Transaction) -> Iterator[Finding]:
     ages = switches.beat_ages_s(tx)
-    limits = limits_s(directory.policy)
+    limits = limits_s(directory.settings)
     wrong = [r for r, limit_s in limits.items() if ages.get(r) is None or ages[r] > limit_s]
     yield finding("heartbeat_stale", 14, wrong, "no worker runs these jobs: start one")
 

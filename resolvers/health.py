@@ -13,7 +13,7 @@ from typing import Any
 
 from outbox import schema
 from outbox.errors import Unreachable
-from outbox.policy import Policy
+from outbox.settings import Settings
 from outbox.store import switches, vitals
 from outbox.store.connection import Store, Transaction
 from resolvers.directory import Directory
@@ -38,22 +38,24 @@ def release() -> str:
         return ""
 
 
-def periods_s(policy: Policy) -> dict[str, float]:
+def periods_s(settings: Settings) -> dict[str, float]:
     """The roles that must beat, and how often. A drain has no beat: what it leaves lying is seen
     in ``oldest_due_s``."""
-    return {
+    policy = settings.policy
+    roles = {
         "expire": policy.tick_expire_s,
         "join": policy.tick_join_s,
         "resolve": policy.tick_resolve_s,
         "escalate": policy.tick_escalate_s,
         "page": policy.tick_page_s,
     }
+    return roles | ({"prune": policy.tick_prune_s} if settings.retention_s is not None else {})
 
 
-def limits_s(policy: Policy) -> dict[str, float]:
+def limits_s(settings: Settings) -> dict[str, float]:
     """The age from which each role's heartbeat is stale: three periods."""
     return {
-        role: max(_PERIODS * period, _LEAST_AGE_S) for role, period in periods_s(policy).items()
+        role: max(_PERIODS * period, _LEAST_AGE_S) for role, period in periods_s(settings).items()
     }
 
 
@@ -79,14 +81,14 @@ def health(store: Store, directory: Directory) -> dict[str, Any]:
         with store.transaction() as tx:
             found["problems"] = list(_schema_problems(vitals.revision(tx)))
             if not found["problems"]:
-                _read(tx, directory.policy, found)
+                _read(tx, directory.settings, found)
     except Unreachable as error:
         found["problems"] = [str(error)]
     found["ok"] = not found["problems"]
     return found
 
 
-def _read(tx: Transaction, policy: Policy, found: dict[str, Any]) -> None:
+def _read(tx: Transaction, settings: Settings, found: dict[str, Any]) -> None:
     found["gauges"] = vitals.gauges(tx)
     found["switches"] = [
         {"holder": s["holder"], "kind": s["kind"], "reason": s["reason"]}
@@ -95,7 +97,7 @@ def _read(tx: Transaction, policy: Policy, found: dict[str, Any]) -> None:
     ages = switches.beat_ages_s(tx)
     found["heartbeats"] = {
         role: {"age_s": ages.get(role), "limit_s": limit_s}
-        for role, limit_s in limits_s(policy).items()
+        for role, limit_s in limits_s(settings).items()
     }
     found["problems"] = [*_stale(found["heartbeats"]), *_waiting(found["gauges"])]
     found["notices"] = list(_notices(found))

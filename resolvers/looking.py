@@ -12,17 +12,20 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from datetime import datetime
+from functools import partial
 from typing import assert_never
 
 from outbox.contract import Call, Vendor
 from outbox.errors import Unreachable
 from outbox.outcomes import Found, LookUp, Standing, Unreadable
 from outbox.states import Event
-from outbox.store import doubt, intents, switches
+from outbox.store import doubt, intents, rates, switches
 from outbox.store.connection import Store, Transaction
 from outbox.store.contradictions import contradict
 from outbox.store.intents import Intent
 from outbox.store.moves import Change, Moved, apply
+from outbox.store.rates import Meter
+from resolvers import pacing
 from resolvers.decide import (
     Contradict,
     Decision,
@@ -35,6 +38,7 @@ from resolvers.decide import (
 )
 from resolvers.directory import Directory
 from resolvers.evidence import apply_reading, look_up
+from resolvers.pacing import Paced
 from vendors.watchdog import Watchdog
 
 _log = logging.getLogger(__name__)
@@ -59,7 +63,8 @@ class Looker:
         self._pool = pool or ThreadPoolExecutor(threads, thread_name_prefix="outbox-look")
         self._free = threading.Semaphore(threads)
         self._threads = threads
-        self._prefixes = directory.gate_prefixes()
+        self._meters = directory.meters()
+        self._prefixes = [p for p in directory.gate_prefixes() if p not in self._meters]
         self._hold_s = directory.policy.look_hold_s()
         self._watchdog = watchdog or Watchdog()
         self._running: set[Future[None]] = set()
@@ -91,25 +96,57 @@ class Looker:
             (doubt.claim_doubts, self._resolve),
             (doubt.claim_verifications, self._verify),
         ):
-            while time.monotonic() < give_up:
-                places = self._places(give_up)
-                if not places:
-                    break
-                rows: list[Intent] = []
-                try:
-                    with self._store.transaction() as tx:
-                        held = claim(tx, limit=places, hold_s=self._hold_s, accounts=self._prefixes)
-                    rows = held  # only now: a claim that was not committed holds no place
-                finally:
-                    for _ in range(places - len(rows)):
-                        self._free.release()
-                for row in rows:
-                    begun.append(self._pool.submit(self._run, work, row))
-                    self._running.add(begun[-1])
-                    begun[-1].add_done_callback(self._running.discard)
-                if not rows:
-                    break
+            whole = partial(claim, hold_s=self._hold_s)
+            begun += self._begin(partial(whole, accounts=self._prefixes), work, give_up)
+            for meter in self._metered_due(claim):
+                begun += self._begin(self._paced(whole, meter), work, give_up)
         return begun
+
+    def _begin(
+        self, claim: Callable[..., list[Intent]], work: Callable[[Intent], None], give_up: float
+    ) -> list[Future[None]]:
+        begun: list[Future[None]] = []
+        while time.monotonic() < give_up:
+            places = self._places(give_up)
+            if not places:
+                break
+            rows: list[Intent] = []
+            try:
+                with self._store.transaction() as tx:
+                    held = claim(tx, limit=places)
+                rows = held  # only now: a claim that was not committed holds no place
+            finally:
+                for _ in range(places - len(rows)):
+                    self._free.release()
+            for row in rows:
+                begun.append(self._pool.submit(self._run, work, row))
+                self._running.add(begun[-1])
+                begun[-1].add_done_callback(self._running.discard)
+            if not rows:
+                break
+        return begun
+
+    def _metered_due(self, claim: Callable[..., list[Intent]]) -> list[Meter]:
+        """The rates of the accounts that have one and something to look at."""
+        if not self._meters:
+            return []
+        ask = doubt.doubtful if claim is doubt.claim_doubts else doubt.unverified
+        with self._store.transaction() as tx:
+            due = ask(tx, list(self._meters))
+            rates.open_buckets(tx, [self._meters[prefix] for prefix in due])
+        return [self._meters[prefix] for prefix in due]
+
+    def _paced(
+        self, claim: Callable[..., list[Intent]], meter: Meter
+    ) -> Callable[..., list[Intent]]:
+        """The claim of one such account. Its first look of a tick goes whatever sends leave."""
+        least = iter((1,))
+
+        def paced(tx: Transaction, *, limit: int) -> list[Intent]:
+            rows = partial(claim, tx, accounts=[meter.prefix])
+            return pacing.claim(tx, meter, rows, limit=limit, at_least=next(least, 0))
+
+        return paced
 
     def _places(self, give_up: float) -> int:
         places = 0
@@ -223,11 +260,18 @@ class Looker:
         vendor, account, _ = reached
         if not row.is_of(account):
             return Unreadable("the account is not the one the intent was sent for")
+        deadline_s = self._directory.policy.look_deadline_s
+        meter = self._directory.meter(row.vendor, row.account)
+        paced = Paced(self._store, meter, patience_s=deadline_s / 4) if meter else None
         try:
-            with self._watchdog.limit(self._directory.policy.look_deadline_s) as cutoff:
-                return read(vendor, row.call_to_read(account, cutoff))
+            with self._watchdog.limit(deadline_s, paced) as cutoff:
+                seen = read(vendor, row.call_to_read(account, cutoff))
         except Exception as error:
             return Unreadable(f"the adapter failed: {type(error).__name__}")
+        if meter and isinstance(seen, Unreadable) and seen.retry_after_s is not None:
+            with self._store.transaction() as tx:
+                rates.push_back(tx, meter, seen.retry_after_s)
+        return seen
 
     def _verify(self, row: Intent) -> None:
         """A landed row is read again: for duplicates where no key is honoured, or where the key of

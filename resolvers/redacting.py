@@ -35,7 +35,7 @@ def redact(
         if dry_run:
             said = "would empty arguments, request, receipt and webhook bodies, for good"
             return _ruling(row, said, dry_run=True)
-        emptied = redaction.empty(tx, row)
+        emptied = redaction.empty(tx, [row])[row.id]
         log(
             tx,
             intent_id=row.id,

@@ -65,7 +65,7 @@ def look_up(
         look = _Look(dated, contract, call, recipe, recipe.look_up, span)
         found = {reading.receipt_id: reading for reading in look.readings()}
     except Unread as unread:
-        return Unreadable(unread.reason, unread.pause)
+        return unread.told()
     if found:
         return Found(tuple(found.values()), vendor_now=dates[0])
     if not recipe.look_up.consistent:
@@ -95,7 +95,7 @@ def retrieve(get: Get, contract: VendorContract, call: Call, receipt_id: str) ->
         if wrong_mode(call.account, reading.livemode):
             raise Unread("an object of the other mode")
     except Unread as unread:
-        return Unreadable(unread.reason, unread.pause)
+        return unread.told()
     if not is_ours(call, contract.operations[call.operation], spec, reading):
         return Absent("retrieve")
     return Found((reading,), "retrieve")

@@ -12,17 +12,26 @@ from outbox.outcomes import Unreadable
 from vendors.wire import Answer, cause_of, exchange
 
 _LONGEST_WAIT_S = 3600.0
+_THROTTLED = 429
 
 T = TypeVar("T")
 
 
 class Unread(Exception):
-    """A read that says nothing of the write; ``pause`` for refused credentials."""
+    """A read that says nothing of the write; ``pause`` for refused credentials, ``retry_after_s``
+    as a vendor asked that was asked too often."""
 
-    def __init__(self, reason: str, *, pause: bool = False) -> None:
+    def __init__(
+        self, reason: str, *, pause: bool = False, retry_after_s: float | None = None
+    ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.pause = pause
+        self.retry_after_s = retry_after_s
+
+    def told(self) -> Unreadable:
+        """As a look-up's answer."""
+        return Unreadable(self.reason, self.pause, retry_after_s=self.retry_after_s)
 
 
 def answered(path: str, cutoff: Cutoff, send: Callable[[], object]) -> Answer:
@@ -42,6 +51,8 @@ def check(answer: Answer, *, readable: bool) -> None:
     """Raises ``Unread`` unless a read was answered with a document (``readable``)."""
     if answer.status in (401, 403):
         raise Unread(f"http_{answer.status}", pause=True)
+    if answer.status == _THROTTLED:
+        raise Unread("http_429", retry_after_s=retry_after_s(answer.headers))
     if answer.status != 200 or not readable:
         raise Unread(f"http_{answer.status}" if answer.status != 200 else "unreadable_answer")
 
@@ -51,7 +62,7 @@ def told(read: Callable[[], T]) -> T | Unreadable:
     try:
         return read()
     except Unread as unread:
-        return Unreadable(unread.reason, unread.pause)
+        return unread.told()
     except Exception as error:
         return Unreadable(f"unreadable:{type(error).__name__}")
 

@@ -118,7 +118,7 @@ def _look_up(get: Get, call: Call, span: Span) -> LookUp:
                 # An event shows the object as it was; one that has been deleted shows no more.
                 found[reading.receipt_id] = _one(get, call, reading.receipt_id) or reading
     except Unread as unread:
-        return Unreadable(unread.reason, unread.pause)
+        return unread.told()
     return Found(tuple(found.values())) if found else Absent()
 
 
@@ -127,7 +127,7 @@ def retrieve(get: Get, call: Call, receipt_id: str) -> LookUp:
     try:
         reading = _one(get, call, receipt_id)
     except Unread as unread:
-        return Unreadable(unread.reason, unread.pause)
+        return unread.told()
     if reading is None or not is_ours(call, reading):
         return Absent("retrieve")
     return Found((reading,), "retrieve")

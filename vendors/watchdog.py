@@ -74,9 +74,10 @@ class Watchdog:
             return self._live.pop(number, None) is not None
 
     @contextmanager
-    def limit(self, limit_s: float) -> Iterator[Cut]:
-        """The ``Cutoff`` of everything that is asked for inside the block."""
-        call = Cut()
+    def limit(self, limit_s: float, call: Cut | None = None) -> Iterator[Cut]:
+        """The ``Cutoff`` of everything that is asked for inside the block: ``call``, or a new
+        one."""
+        call = call or Cut()
         number = self.watch(call, limit_s)
         try:
             yield call

@@ -3,6 +3,12 @@ carry no data, and nobody waits for a result."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import threading
+
+from billiard.process import active_children
 from celery.concurrency import asynpool
 from celery.concurrency.prefork import TaskPool
 
@@ -36,3 +42,23 @@ class Children(TaskPool):  # type: ignore[misc]
         super().on_stop()
         if pool is not None:
             pool.terminate()
+
+
+# A pool whose children are gone ends within moments, or it never does.
+_LAST_S = 5.0
+
+
+def end_within(limit_s: float) -> None:
+    """From the parent, once: what has not ended after so many seconds is killed, children first.
+    Celery waits for a child without end, though it may have died at the wrong moment; what was in
+    its hands is left to its leases."""
+
+    def watch() -> None:
+        threading.Event().wait(limit_s)
+        for left in active_children():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(left.pid, signal.SIGKILL)
+        threading.Event().wait(_LAST_S)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -36,7 +36,10 @@ _PLAIN = (
     ("OUTBOX_IDLE_TIMEOUT_S", "idle_in_transaction_timeout_s", "s"),
     ("OUTBOX_REDIS_TIMEOUT_S", "redis_timeout_s", "s"),
     ("OUTBOX_WAIT_S", "wait_s", "s"),
+    ("OUTBOX_RETENTION", "retention_s", "s"),
     ("OUTBOX_WEBHOOK_MAX_BYTES", "webhook_max_bytes", "bytes"),
+    ("OUTBOX_MAX_TENANT_DEPTH", "max_tenant_depth", ""),
+    ("OUTBOX_MAX_LANE_DEPTH", "max_lane_depth", ""),
     ("OUTBOX_VENDORS", "vendor_files", ""),
 )
 _OF_ACCOUNTS = (
@@ -89,6 +92,8 @@ def _settings(settings: Settings) -> Iterator[dict[str, Any]]:
             f"{len(found.webhook_secrets)} webhook secrets",
             found.base_url or "the vendor's own address",
         ]
+        if found.rate_per_s is not None:
+            parts.append(f"{found.rate_per_s:g} requests a second, {found.burst} at once")
         yield {
             "name": f"account {vendor}/{account}",
             "value": ", ".join(parts),

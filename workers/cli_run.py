@@ -89,7 +89,8 @@ def _set_json(context: click.Context, _: click.Parameter, given: bool) -> None:
 
 class Verb(click.Command):
     """A command. Every one has help, examples and its exit codes in its epilog; and ``--json``,
-    unless it tells nothing on stdout. ``finds`` is what exit code 3 means here."""
+    unless it tells nothing on stdout. ``finds`` is what exit code 3 means here, ``refuses`` what 4
+    does where no person's ``--reason`` is asked for."""
 
     def __init__(
         self,
@@ -97,9 +98,11 @@ class Verb(click.Command):
         examples: tuple[str, ...] = (),
         tells: bool = True,
         finds: str = "",
+        refuses: str = "",
         **kwargs: Any,
     ) -> None:
         self.examples = examples
+        self.refuses = refuses
         self.finds = finds
         super().__init__(*args, **kwargs)
         if not tells:
@@ -139,8 +142,8 @@ class Verb(click.Command):
         codes = {0: "done", 2: "usage, or a wrong setting"}
         if self.finds:
             codes[3] = self.finds
-        if "--reason" in options:
-            codes[4] = "refused by policy; nothing was changed"
+        if "--reason" in options or self.refuses:
+            codes[4] = self.refuses or "refused by policy; nothing was changed"
         if any(name in _OF_THE_LEDGER for name in named):
             codes[5] = f"there is no such {named[0].lower()}"
         if "--json" in options and not self.is_local:

@@ -8,8 +8,6 @@ from typing import Any
 
 import click
 
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_MOST_S = 100 * 365 * 86400  # beyond some of it a database has no time any more
 _MOST_DIGITS = 18
 # Open or closed, the window's end and the opening in microseconds, the id.
 _PLACE = re.compile(r"[01]\.(never|\d{1,17})\.\d{1,17}\.[0-9a-f]{32}")
@@ -26,14 +24,27 @@ class Span(click.ParamType[float]):
         """90s, 5m, 2h, 1d, 1h30m."""
         if isinstance(value, int | float):
             return float(value)
-        text = str(value).strip().lower()
-        parts = re.findall(r"(\d+(?:\.\d+)?)([smhd])", text)
-        if not parts or "".join(n + u for n, u in parts) != text:
-            self.fail(f"{value!r} is not a duration: 90s, 5m, 2h, 1d", param, ctx)
-        span_s = sum(float(number) * _UNITS[unit] for number, unit in parts)
-        if span_s > _MOST_S:
-            self.fail(f"{value!r} is longer than a hundred years", param, ctx)
-        return span_s
+        from outbox.inputs import span_s
+
+        try:
+            return span_s(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Retention(Span):
+    """How long settled intents are kept whole. Seconds."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """A duration that is not too short to be safe."""
+        from outbox.inputs import retention_s
+
+        try:
+            return retention_s(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 class Next(click.ParamType[int]):
@@ -81,6 +92,7 @@ class Moment(click.ParamType[datetime]):
 
 
 SPAN = Span()
+RETENTION = Retention()
 NEXT = Next()
 PLACE = Place()
 MOMENT = Moment()

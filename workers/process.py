@@ -30,9 +30,8 @@ from kombu.asynchronous import set_event_loop
 from kombu.entity import Queue
 
 from outbox.doorbell import DRAIN_TASK, SEND_QUEUE, broker_url_of
-from outbox.policy import Policy
 from outbox.settings import Settings
-from workers.children import Children
+from workers.children import Children, end_within
 from workers.rounds import Rounds
 from workers.runtime import Poller, Runtime, Slots, slot_folder
 from workers.sender import STOP_SLACK_S
@@ -42,6 +41,8 @@ _log = logging.getLogger(__name__)
 # How soon a Celery that ended by itself is started again: children import SDKs at their start.
 _AGAIN_S = 2.0
 _YES = b"\x01"
+# How long after the deadline of its calls a worker that was told to end is there at the most.
+_LATEST_S = 10.0
 # What the page of memory that parent and children share tells.
 _STOP, _SAID = 0, 1
 
@@ -142,13 +143,14 @@ def build_app(settings: Settings) -> Celery:
             "socket_connect_timeout": max(settings.redis_timeout_s, 1.0),
             "socket_keepalive": True,
         },
-        beat_schedule=_ticks(policy),
+        beat_schedule=_ticks(settings),
     )
     return app
 
 
-def _ticks(policy: Policy) -> dict[str, dict[str, Any]]:
+def _ticks(settings: Settings) -> dict[str, dict[str, Any]]:
     """Beat's schedule: each job's task, its period and its queue."""
+    policy = settings.policy
     ticks = {
         "drain": (DRAIN_TASK, policy.tick_drain_s, SEND_QUEUE),
         "expire": ("outbox.expire", policy.tick_expire_s, RESOLVE_QUEUE),
@@ -157,6 +159,8 @@ def _ticks(policy: Policy) -> dict[str, dict[str, Any]]:
         "escalate": ("outbox.escalate", policy.tick_escalate_s, RESOLVE_QUEUE),
         "page": ("outbox.page", policy.tick_page_s, RESOLVE_QUEUE),
     }
+    if settings.retention_s is not None:
+        ticks["prune"] = ("outbox.prune", policy.tick_prune_s, RESOLVE_QUEUE)
     return {
         name: {
             "task": task,
@@ -177,14 +181,15 @@ def add_tasks(app: Celery, child: Child) -> None:
             child.rounds.run("drain", child.runtime.drain)
 
     app.task(drain, name=DRAIN_TASK, shared=False)
-    for role in ("expire", "join", "resolve", "escalate", "page"):
+    for role in ("expire", "join", "resolve", "escalate", "page", "prune"):
         app.task(_job(child, role), name=f"outbox.{role}", shared=False)
 
 
 def _job(child: Child, role: str) -> Any:
     def run() -> None:
         runtime = child.runtime
-        if runtime is not None:
+        # The beat may know of a retention that this worker was not told of.
+        if runtime is not None and role in runtime.roles:
             # Not waited for: a pager or a database that is slow for one role must not keep the
             # child from the others.
             child.rounds.begin(role, lambda: runtime.run(role))
@@ -210,6 +215,12 @@ def _run_with_broker(child: Child) -> int:
     worker_process_init.connect(child.start, weak=False)
     worker_process_shutdown.connect(child.end, weak=False)
     worker_shutting_down.connect(child.stop, weak=False)
+    limit_s = child.settings.policy.call_deadline_s + _LATEST_S
+
+    def end(**_: Any) -> None:
+        end_within(limit_s)
+
+    worker_shutting_down.connect(end, weak=False)
     while True:
         code = _run_celery(child)
         if _told_to_end(child):

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from outbox.errors import Busy, Unreachable
 from outbox.outcomes import Lost, NotSent, Outcome, Receipt
-from outbox.store import doubt, records, switches
+from outbox.store import doubt, rates, records, switches
 from outbox.store.connection import Store, Transaction
 from outbox.store.records import Ended
 from resolvers.decide import mismatch
@@ -101,7 +101,25 @@ class Recorder:
         with self._store.transaction() as tx:
             held = records.record(tx, ended).held
             self._look_after(tx, [one for one in ended if one.intent.id not in held])
+        self._push_back(ended)
         return held
+
+    def _push_back(self, ended: list[Ended]) -> None:
+        """A vendor that asks one request to wait asks all of them: where the account has a rate,
+        none leaves before. In a transaction of its own: a claim holds the bucket's lock, and may
+        wait for a row that is written here."""
+        for one in ended:
+            row, outcome = one.intent, one.outcome
+            if not (isinstance(outcome, NotSent) and outcome.throttled and outcome.retry_after_s):
+                continue
+            meter = self._directory.meter(row.vendor, row.account)
+            if meter is None:
+                continue
+            try:
+                with self._store.transaction() as tx:
+                    rates.push_back(tx, meter, outcome.retry_after_s)
+            except Unreachable:
+                return  # the answers are written; the next send is told the same
 
     def _write_alone(self, one: Ended) -> bool:
         """Whether it must be offered again: somebody has its row in hand."""

@@ -22,7 +22,7 @@ from outbox.errors import Unreachable
 from outbox.settings import Settings
 from outbox.store import switches
 from outbox.store.connection import Store
-from resolvers import escalating, joining, pagers, paging, sweeping
+from resolvers import escalating, joining, pagers, paging, pruning, sweeping
 from resolvers.directory import Directory
 from resolvers.health import release
 from resolvers.identifying import identify
@@ -35,6 +35,8 @@ _log = logging.getLogger(__name__)
 # Rows a process may hold connections for: the drain, the look-ups, the poll, one to spare.
 _CONNECTIONS = 12
 _LOOK_BUDGET_S = 2.0
+# Who empties rows by ``OUTBOX_RETENTION``, in their history.
+_PRUNER = "retention"
 # How soon it is seen that the process was told to end.
 _TOLD_S = 0.25
 
@@ -87,6 +89,7 @@ class Runtime:
         self.looker = Looker(self.store, self.directory)
         self._pagers = pagers.parse(settings)
         self._slots = slots
+        self._stopping = stopping
         self.clock = ClockWatch(self.store, step_s=self.policy.clock_step_s)
         self._away: set[str] = set()
         self._jobs: dict[str, tuple[float, Callable[[], int]]] = {
@@ -96,6 +99,8 @@ class Runtime:
             "escalate": (self.policy.tick_escalate_s, self._escalate),
             "page": (self.policy.tick_page_s, self._page),
         }
+        if settings.retention_s is not None:
+            self._jobs["prune"] = (self.policy.tick_prune_s, self._prune)
 
     @property
     def roles(self) -> dict[str, float]:
@@ -184,6 +189,17 @@ class Runtime:
     def _page(self) -> int:
         return paging.page_once(self.store, self._pagers, self.settings)
 
+    def _prune(self) -> int:
+        kept_s = self.settings.retention_s
+        assert kept_s is not None
+        order = pruning.Order(older_than_s=kept_s, by=_PRUNER, go_on=self._rest)
+        return pruning.prune_in_turn(self.store, order)
+
+    def _rest(self, took_s: float) -> bool:
+        """As long as the piece took: others want the database too."""
+        threading.Event().wait(took_s)
+        return not self._stopping()
+
 
 class Poller:
     """Polls Postgres from inside a worker process, so that a dead broker delays and never stops.
@@ -197,11 +213,13 @@ class Poller:
         self._ended = threading.Event()
         self._rounds = Rounds()
         self._threads = [
-            threading.Thread(target=self._repeat, args=(work,), name=f"outbox-{name}", daemon=True)
-            for name, work in (
-                ("poll", self._send),
-                ("fill-in", self._fill_in),
-                ("identify", runtime.identify),
+            threading.Thread(
+                target=self._repeat, args=(work, wait_s), name=f"outbox-{name}", daemon=True
+            )
+            for name, work, wait_s in (
+                ("poll", self._send, runtime.sender.next_in_s),
+                ("fill-in", self._fill_in, self._tick_s),
+                ("identify", runtime.identify, self._tick_s),
             )
         ]
         self._ending = threading.Thread(target=self._end_in_time, name="outbox-end", daemon=True)
@@ -219,8 +237,11 @@ class Poller:
             thread.join(min(max(end - time.monotonic(), 0.0), threading.TIMEOUT_MAX))
         self._rounds.finish(min(max(end - time.monotonic(), 0.0), threading.TIMEOUT_MAX))
 
-    def _repeat(self, work: Callable[[], None]) -> None:
-        while not self._ended.wait(self._runtime.policy.tick_drain_s) and not self._stopping():
+    def _tick_s(self) -> float:
+        return self._runtime.policy.tick_drain_s
+
+    def _repeat(self, work: Callable[[], None], wait_s: Callable[[], float]) -> None:
+        while not self._ended.wait(wait_s()) and not self._stopping():
             try:
                 work()
             except Unreachable:

@@ -34,6 +34,7 @@ _HELD_FIRST_S = 0.005
 STOP_SLACK_S = 2.5
 # How soon a drain that waits for answers sees that it shall stop, or claim again.
 _WAIT_S = 0.25
+_LEAST_WAIT_S = 0.01
 
 
 class Sender:
@@ -67,6 +68,7 @@ class Sender:
         self._recorder = Recorder(store, directory, probes=self._claimer.probes, jitter=jitter)
         self._busy = threading.Lock()
         self._in_flight = 0
+        self._token_in_s: float | None = None
         self._stop_by: float | None = None
         self._unrecorded: list[Result] = []
         # Answers whose row is in another transaction's hands, a caller's it may be.
@@ -89,6 +91,12 @@ class Sender:
         """Whether there are answers that the last drain did not see, or could not write."""
         return not self._results.empty() or bool(self._unrecorded or self._held)
 
+    def next_in_s(self) -> float:
+        """How soon the next drain should begin: at the next tick, or sooner where rows waited for
+        a token of their account's rate in the last one. Said once, for a row may have gone."""
+        token_in_s, self._token_in_s = self._token_in_s, None
+        return self._tick_or(token_in_s)
+
     def close(self) -> None:
         """Ends the threads; nothing may be in flight."""
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -109,6 +117,9 @@ class Sender:
         claimed, next_claim, emptied = 0, 0.0, False
         away: Unreachable | None = None
         self._record(self._collect())
+        if self._claimer.token_in_s is not None and self._is_idle() and not self._stopping():
+            # Where tokens are few, the other rows would have taken each before it comes to these.
+            claimed += self._claim_alone()
         while not self._gave_up():
             now = time.monotonic()
             may_claim = now < end and not self._stopping()
@@ -117,8 +128,9 @@ class Sender:
                     count = self._claim()
                     claimed += count
                     emptied = count == 0
+                    self._token_in_s = self._claimer.token_in_s
                     # After an empty claim the tick's pace is enough while calls are in the air.
-                    next_claim = now + self._policy.tick_drain_s if emptied else 0.0
+                    next_claim = now + self._tick_or(self._token_in_s) if emptied else 0.0
                 if self._is_idle() and (emptied or not may_claim):
                     # At the end of a budget too, or a steady load would keep such rows waiting.
                     alone = 0 if self._stopping() or away else self._claim_alone()
@@ -129,7 +141,7 @@ class Sender:
             except Unreachable as error:
                 # No more claims; what is in the air comes back to this very drain.
                 away, end = error, now
-            ended = self._collect()
+            ended = self._collect(next_claim - now if emptied else None)
             self._record(ended)
             if any(flight.intent.lane is not None for flight, _ in ended):
                 # Whoever waited behind it in its lane may go now.
@@ -139,6 +151,10 @@ class Sender:
         if not emptied and not self._stopping():
             self._bell.ring()
         return claimed
+
+    def _tick_or(self, token_in_s: float | None) -> float:
+        tick_s = self._policy.tick_drain_s
+        return tick_s if token_in_s is None else min(max(token_in_s, _LEAST_WAIT_S), tick_s)
 
     def _is_idle(self) -> bool:
         """Nothing is left to wait for. What somebody has in hand is left to the next drain, and
@@ -221,11 +237,13 @@ class Sender:
 
     # -- results -----------------------------------------------------------------------------
 
-    def _collect(self) -> list[Result]:
-        """What has finished; waits a moment for the first."""
+    def _collect(self, limit_s: float | None = None) -> list[Result]:
+        """What has finished; waits a moment for the first, ``limit_s`` at the most."""
         batch = self._unrecorded
         self._unrecorded = []
         wait_s = min(self._policy.tick_drain_s, _WAIT_S)
+        if limit_s is not None and limit_s > 0:
+            wait_s = min(wait_s, limit_s)
         if self._held:
             left_s = self._held_until - time.monotonic()
             if left_s <= 0:

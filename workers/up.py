@@ -98,7 +98,7 @@ def _await_first_rounds(env: dict[str, str], told: threading.Event) -> None:
     """Until each resolver job has run once: then `health` and `doctor` speak of this run."""
     settings = Settings.from_env(env)
     store = Store(settings, size=1)
-    limits = limits_s(settings.policy)
+    limits = limits_s(settings)
 
     def have_run() -> bool:
         try:

@@ -20,9 +20,10 @@ from outbox.contract import Account
 from outbox.errors import Busy, Unreachable
 from outbox.fingerprint import RULES
 from outbox.intent import gate_prefix
-from outbox.store.claims_sql import AHEAD, BATCH, LANE_BATCH, SOLO
+from outbox.store import claims_metered_sql, claims_sql
 from outbox.store.connection import Store
 from outbox.store.intents import Intent, as_intent
+from outbox.store.rates import Meter, open_buckets
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,11 @@ class Sendable:
     operations: tuple[str, ...]
     carries: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def meter(self) -> Meter | None:
+        """The account's rate; None where it has none."""
+        return Meter.of(self.vendor, self.account)
+
     def as_json(self) -> dict[str, Any]:
         """The row of the claim's ``known`` relation."""
         return {
@@ -48,6 +54,8 @@ class Sendable:
             "vendor_account": self.account.vendor_account,
             "window_s": self.window_s,
             "operations": {name: self.carries.get(name, "") for name in self.operations},
+            "rate": self.account.rate_per_s,
+            "burst": self.account.burst,
         }
 
 
@@ -67,9 +75,9 @@ _PATIENCE_S = 1.0
 
 
 class Claimer:
-    """Claims for one process. Remembers where its scans of gates and lanes stopped, so that no
-    gate or lane starves behind those that sort before it. ``probes`` are the rows that a tripped
-    breaker let through to see whether the vendor is back."""
+    """Claims for one process. ``probes`` are the rows that a tripped breaker let through to see
+    whether the vendor is back. ``token_in_s`` is how soon an account that has a rate may be
+    claimed for again, in seconds; None where the last claim found tokens for all that was due."""
 
     def __init__(
         self,
@@ -81,8 +89,7 @@ class Claimer:
         steps: int = _STEPS,
     ) -> None:
         self._store = store
-        self._params = {
-            "known": Jsonb([s.as_json() for s in sendable]),
+        params = {
             "lease_s": lease_s,
             "owner": owner,
             "fingerprint_versions": sorted(RULES),
@@ -90,9 +97,20 @@ class Claimer:
             "codecs": readable(store.codec),
             "steps": steps,
         }
-        self._gate = ""
-        self._lane = ""
+        self._meters = [meter for s in sendable if (meter := s.meter) is not None]
+        self._are_open = not self._meters
+        # Apart, so that a rate costs the accounts without one nothing.
+        parts = (
+            (_FREE, [s for s in sendable if s.meter is None]),
+            (_METERED, [s for s in sendable if s.meter is not None]),
+        )
+        self._parts = [
+            _Part(store, how, {**params, "known": Jsonb([s.as_json() for s in those])})
+            for how, those in parts
+            if those
+        ]
         self.probes: set[UUID] = set()
+        self.token_in_s: float | None = None
 
     def claim(self, limit: int) -> list[Intent]:
         """Up to ``limit`` due rows, leased in a commit for lanes and one for the rest; empty only
@@ -101,45 +119,121 @@ class Claimer:
         ahead = self._look_ahead()
         found: list[Intent] = []
         slow: Busy | None = None
-        if ahead.lanes:
+        for part in self._parts:
             try:
-                found = self._claim_lanes(limit, probing=ahead.probing)
+                if len(found) < limit:
+                    found += part.claim(limit - len(found), ahead)
             except Busy as error:
-                slow = error  # lanes that cannot be read in time hold up no row without one
-        rows: list[Intent] = []
-        try:
-            if ahead.gates and len(found) < limit:
-                rows = self._claim_gates(limit - len(found), probing=ahead.probing)
-        except Unreachable:
-            if not found:
-                raise
-        if slow is not None and not rows:
+                slow = error  # what cannot be read in time holds up nothing else
+            except Unreachable:
+                if not found:
+                    raise
+        waits = [part.token_in_s for part in self._parts if part.token_in_s is not None]
+        self.token_in_s = min(waits, default=None)
+        # A backlog of the one kind may fill each claim: the other kind goes first the next time.
+        self._parts.reverse()
+        self._take_probes()
+        if slow is not None and not found:
             raise slow
-        return found + rows
+        return found
 
     def claim_alone(self) -> list[Intent]:
         """At most one row that lost its worker before; its process must hold nothing else."""
         ahead = self._look_ahead()
-        if not ahead.crashed:
-            return []
-        try:
-            return self._run(SOLO[ahead.probing], limit=1, cursor="")[0]
-        except errors.UniqueViolation:
-            return []  # the head of a lane that another claim took meanwhile
+        found: list[Intent] = []
+        for part in self._parts:
+            if ahead.crashed and not found:
+                found = part.claim_alone(ahead)
+        self._take_probes()
+        return found
 
     def _look_ahead(self) -> _Ahead:
         with self._store.transaction() as tx:
-            row = tx.one(AHEAD)
+            if not self._are_open:
+                open_buckets(tx, self._meters)
+            row = tx.one(claims_sql.AHEAD)
+        self._are_open = True
         assert row is not None
         return _Ahead(**row)
 
-    def _claim_gates(self, limit: int, *, probing: bool) -> list[Intent]:
-        sql = BATCH[probing]
+    def _take_probes(self) -> None:
+        for part in self._parts:
+            self.probes.update(part.probes)
+            part.probes.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class _How:
+    """The statements of one kind of account, each by whether a breaker is due for its probe."""
+
+    gates: Mapping[bool, LiteralString]
+    lanes: Mapping[bool, LiteralString]
+    alone: Mapping[bool, LiteralString]
+    takes_turns: bool
+
+
+_FREE = _How(claims_sql.BATCH, claims_sql.LANE_BATCH, claims_sql.SOLO, takes_turns=False)
+_METERED = _How(
+    claims_metered_sql.BATCH,
+    claims_metered_sql.LANE_BATCH,
+    claims_metered_sql.SOLO,
+    takes_turns=True,
+)
+
+
+class _Part:
+    """The claims for accounts of one kind. Remembers where its scans of gates and lanes stopped, so
+    that no gate or lane starves behind those that sort before it."""
+
+    def __init__(self, store: Store, how: _How, params: Mapping[str, Any]) -> None:
+        self._store = store
+        self._how = how
+        self.params = params
+        self._gate = ""
+        self._lane = ""
+        self._scans = [self._claim_lanes, self._claim_gates]
+        self.probes: set[UUID] = set()
+        self.token_in_s: float | None = None
+
+    def claim(self, limit: int, ahead: _Ahead) -> list[Intent]:
+        """Up to ``limit`` due rows. Raises ``Unreachable`` where it has none to return."""
+        self.token_in_s = None
+        found: list[Intent] = []
+        slow: Busy | None = None
+        for scan in self._scans:
+            try:
+                if len(found) < limit:
+                    found += scan(limit - len(found), ahead)
+            except Busy as error:
+                slow = error  # lanes that cannot be read in time hold up no row without one
+            except Unreachable:
+                if not found:
+                    raise
+        if self._how.takes_turns:
+            # The first scan may take the last token each time.
+            self._scans.reverse()
+        if slow is not None and not found:
+            raise slow
+        return found
+
+    def claim_alone(self, ahead: _Ahead) -> list[Intent]:
+        """At most one row that lost its worker before."""
+        try:
+            return self._run(self._how.alone[ahead.probing], limit=1, cursor="")[0]
+        except errors.UniqueViolation:
+            return []  # the head of a lane that another claim took meanwhile
+
+    def _claim_gates(self, limit: int, ahead: _Ahead) -> list[Intent]:
+        if not ahead.gates:
+            return []
+        sql = self._how.gates[ahead.probing]
         found, self._gate = self._scan(sql, limit, self._gate, lambda row: row.gate)
         return found
 
-    def _claim_lanes(self, limit: int, *, probing: bool) -> list[Intent]:
-        sql = LANE_BATCH[probing]
+    def _claim_lanes(self, limit: int, ahead: _Ahead) -> list[Intent]:
+        if not ahead.lanes:
+            return []
+        sql = self._how.lanes[ahead.probing]
         try:
             found, self._lane = self._scan(sql, limit, self._lane, lambda row: row.lane or "")
         except errors.UniqueViolation:
@@ -170,8 +264,10 @@ class Claimer:
         self, sql: LiteralString, *, limit: int, cursor: str
     ) -> tuple[list[Intent], str | None]:
         with self._store.transaction() as tx:
-            seen = tx.all(sql, {**self._params, "limit": limit, "cursor": cursor})
+            seen = tx.all(sql, {**self.params, "limit": limit, "cursor": cursor})
         rows = [row for row in seen if row["id"] is not None]
         self.probes.update(row["id"] for row in rows if row["probed"])
         stopped = seen[0]["stopped_at"] if seen else None
+        if seen and "token_in_s" in seen[0]:
+            self.token_in_s = seen[0]["token_in_s"]
         return [as_intent(row, self._store.codec) for row in rows], stopped

@@ -12,7 +12,7 @@ from outbox.store.windows import end_of
 
 # Which rows may be claimed at all. Repeated in the UPDATE, on the row as it is once it is locked.
 # Whether a row is held is of another row, and asked once.
-_ROW_MAY = f"""
+ROW_MAY = f"""
     k.vendor = i.vendor AND k.account = i.account
     AND i.veto IS NULL AND i.contradicted_at IS NULL
     AND i.fingerprint_version = ANY(%(fingerprint_versions)s)
@@ -28,8 +28,9 @@ _ROW_MAY = f"""
                      AND e.run_id = i.run_id AND e.epoch <> i.epoch AND e.ended_at IS NULL))
     AND NOT ((i.status = 'retryable' OR k.window_s IS NULL)
          AND EXISTS (SELECT FROM outbox.switches WHERE kind = 'clock'))"""
-_MAY = f"""{_ROW_MAY}
+MAY = f"""{ROW_MAY}
     AND NOT EXISTS (SELECT FROM closed c WHERE starts_with(i.gate, c.gate_prefix))"""
+IS_FREE = f"NOT {IS_HELD}"
 
 _KNOWN = """
 known AS (
@@ -40,7 +41,7 @@ known AS (
 
 # Every switch but the clock's closes its gates.
 _CLOSED = """, probing AS (SELECT ''::text AS holder, ''::text AS gate_prefix WHERE false)
-, closed AS (SELECT gate_prefix FROM outbox.switches WHERE kind <> 'clock')"""
+, closed AS (SELECT gate_prefix FROM outbox.switches WHERE kind <> 'clock'"""
 
 # A breaker that is due for its probe lets one row through.
 # Locked and not yet written: a claim that finds nothing to send must not use the probe up.
@@ -50,8 +51,7 @@ _PROBING = """, probing AS (
 ), closed AS (
     SELECT gate_prefix FROM outbox.switches s
     WHERE kind <> 'clock'
-    AND NOT EXISTS (SELECT FROM probing p WHERE p.holder = s.holder)
-)"""
+    AND NOT EXISTS (SELECT FROM probing p WHERE p.holder = s.holder)"""
 
 # Past a gate or a lane whose account is closed or not known here, all of that account's are
 # skipped at once: they begin with its prefix, and "0" is what sorts after the "/" that ends one.
@@ -63,7 +63,7 @@ _PAST = """(COALESCE(
     ) COLLATE "C")"""
 
 
-def _walk(column: LiteralString, rows: LiteralString) -> LiteralString:
+def walk(column: LiteralString, rows: LiteralString) -> LiteralString:
     """Distinct gates or lanes by a skip scan from a cursor, so many steps at the most: a backlog
     costs one probe a gate, one of a closed or unknown account a single one."""
     return f"""
@@ -78,9 +78,12 @@ def _walk(column: LiteralString, rows: LiteralString) -> LiteralString:
 )"""
 
 
+READY = "status IN ('pending', 'retryable') AND lane IS NULL AND crashes = 0"
+LANED = "lane IS NOT NULL AND settled_at IS NULL"
+
 # Inside a gate nothing is joined: a join would read and sort all of the backlog for each batch,
 # where the index hands out the first rows in order.
-_GATES = f"""{_walk("gate", "status IN ('pending', 'retryable') AND lane IS NULL AND crashes = 0")}
+_GATES = f"""{walk("gate", READY)}
 , open_gates AS (
     SELECT w.place AS gate, k.*,
         EXISTS (SELECT FROM probing p WHERE starts_with(w.place, p.gate_prefix)) AS probe
@@ -90,30 +93,30 @@ _GATES = f"""{_walk("gate", "status IN ('pending', 'retryable') AND lane IS NULL
     SELECT r.id, r.gate FROM open_gates k CROSS JOIN LATERAL (
         SELECT i.id, i.gate FROM outbox.intents i
         WHERE i.status IN ('pending', 'retryable') AND i.lane IS NULL AND i.crashes = 0
-        AND i.gate = k.gate AND i.due_at <= outbox.clock() AND {_ROW_MAY} AND NOT {IS_HELD}
+        AND i.gate = k.gate AND i.due_at <= outbox.clock() AND {ROW_MAY} AND {IS_FREE}
         ORDER BY i.due_at, i.seq LIMIT CASE WHEN k.probe THEN 1 ELSE %(limit)s END
         FOR UPDATE OF i SKIP LOCKED) r
     LIMIT %(limit)s
 )"""
 
 # Of a lane its head: that very row is locked and tested, never the next one.
-_LANES = f"""{_walk("lane", "lane IS NOT NULL AND settled_at IS NULL")}
+_LANES = f"""{walk("lane", LANED)}
 , heads AS (
     SELECT {head_of("w.place")} AS id FROM walk w WHERE w.place IS NOT NULL
 ), locked AS (
     SELECT i.id, i.gate FROM outbox.intents i JOIN heads USING (id), known k
     WHERE i.status IN ('pending', 'retryable') AND i.crashes = 0 AND i.due_at <= outbox.clock()
-    AND {_MAY} AND NOT {IS_HELD}
+    AND {MAY} AND {IS_FREE}
     LIMIT %(limit)s
     FOR UPDATE OF i SKIP LOCKED
 )"""
 
-_ALONE = f"""
+ALONE = f"""
 , locked AS (
     SELECT i.id, i.gate FROM outbox.intents i, known k
     WHERE i.status IN ('pending', 'retryable') AND i.crashes > 0 AND i.due_at <= outbox.clock()
     AND (i.lane IS NULL OR i.id = {head_of("i.lane")})
-    AND {_MAY} AND NOT {IS_HELD}
+    AND {MAY} AND {IS_FREE}
     ORDER BY i.due_at LIMIT 1
     FOR UPDATE OF i SKIP LOCKED
 )"""
@@ -140,7 +143,7 @@ UPDATE outbox.intents i SET
     absent_first_at = NULL,
     absent_last_at = NULL
 FROM counted c, known k
-WHERE i.id = c.id AND c.n = 1 AND i.status IN ('pending', 'retryable') AND {_MAY}
+WHERE i.id = c.id AND c.n = 1 AND i.status IN ('pending', 'retryable') AND {MAY}
 RETURNING {COLUMNS_OF_I}, c.holder AS probed
 """
 _COUNTED = ", counted AS (SELECT id, NULL::text AS holder, 1 AS n FROM locked)"
@@ -162,21 +165,28 @@ FROM (SELECT (SELECT place FROM walk ORDER BY step DESC LIMIT 1) AS place) s
 LEFT JOIN taken ON true"""
 
 
-def _claim(rows: LiteralString, end: LiteralString, *, probing: bool) -> LiteralString:
-    """The statement that takes ``rows``. Without a breaker due it needs less planning, and it is
-    planned each time."""
+def claim(
+    known: LiteralString,
+    rows: LiteralString,
+    end: LiteralString,
+    *,
+    probing: bool,
+    also_closed: LiteralString = "",
+) -> LiteralString:
+    """The statement that takes ``rows`` of the ``known`` accounts. Without a breaker due it needs
+    less planning, and it is planned each time. ``also_closed`` selects the prefixes of accounts
+    that are closed to this claim alone."""
+    closed = f" UNION ALL {also_closed})" if also_closed else ")"
     if not probing:
-        return f"WITH RECURSIVE {_KNOWN}{_CLOSED}{rows}{_COUNTED}, taken AS ({_TAKE}){end}"
+        return f"WITH RECURSIVE {known}{_CLOSED}{closed}{rows}{_COUNTED}, taken AS ({_TAKE}){end}"
     taken = f", taken AS ({_TAKE}){_USED}{end}"
-    return f"WITH RECURSIVE {_KNOWN}{_PROBING}{rows}{_COUNTED_PROBES}{taken}"
+    return f"WITH RECURSIVE {known}{_PROBING}{closed}{rows}{_COUNTED_PROBES}{taken}"
 
 
-BATCH = {probing: _claim(_GATES, _STOPPED, probing=probing) for probing in (False, True)}
-LANE_BATCH = {probing: _claim(_LANES, _STOPPED, probing=probing) for probing in (False, True)}
-SOLO = {
-    probing: _claim(_ALONE, " SELECT taken.*, NULL AS stopped_at FROM taken", probing=probing)
-    for probing in (False, True)
-}
+_ALONE_END = " SELECT taken.*, NULL AS stopped_at FROM taken"
+BATCH = {p: claim(_KNOWN, _GATES, _STOPPED, probing=p) for p in (False, True)}
+LANE_BATCH = {p: claim(_KNOWN, _LANES, _STOPPED, probing=p) for p in (False, True)}
+SOLO = {p: claim(_KNOWN, ALONE, _ALONE_END, probing=p) for p in (False, True)}
 # Asked first, because a claim is planned each time: where nothing waits, nothing is planned.
 AHEAD: LiteralString = """
 SELECT EXISTS (SELECT FROM outbox.intents WHERE lane IS NOT NULL AND settled_at IS NULL) AS lanes,

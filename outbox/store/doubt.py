@@ -83,6 +83,29 @@ def claim_doubts(
     return [as_intent(row, tx.codec) for row in rows]
 
 
+_OF_ACCOUNTS = (
+    "SELECT a AS prefix FROM unnest(%(accounts)s::text[]) a WHERE EXISTS (SELECT FROM "
+    "outbox.intents WHERE {due} AND starts_with(gate, a)) ORDER BY a"
+)
+
+
+def doubtful(tx: Transaction, accounts: list[str]) -> list[str]:
+    """Which of these gate prefixes have rows in doubt that are due for a look."""
+    due = (
+        "status = 'unknown' AND due_at <= outbox.clock() "
+        "AND (resolver_until IS NULL OR resolver_until <= outbox.clock())"
+    )
+    rows = tx.all(_OF_ACCOUNTS.format(due=due), {"accounts": accounts})
+    return [row["prefix"] for row in rows]
+
+
+def unverified(tx: Transaction, accounts: list[str]) -> list[str]:
+    """Which of these gate prefixes have landed rows that are due for their verifying look."""
+    due = "verify_at <= outbox.clock()"
+    rows = tx.all(_OF_ACCOUNTS.format(due=due), {"accounts": accounts})
+    return [row["prefix"] for row in rows]
+
+
 def claim_verifications(
     tx: Transaction, *, limit: int, hold_s: float, accounts: list[str]
 ) -> list[Intent]:

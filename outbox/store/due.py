@@ -21,6 +21,8 @@ SELECT EXTRACT(EPOCH FROM min(at) - outbox.clock())::float8 AS left_s FROM ({_OF
         WHERE status IN ('pending', 'retryable') AND settled_at IS NULL
     -- What a tripped breaker holds waits for its probe, whenever it was due itself.
     UNION ALL SELECT probe_at FROM outbox.switches WHERE probe_at IS NOT NULL
+    -- And what an account's rate holds waits for its bucket.
+    UNION ALL SELECT full_at FROM outbox.rates
 ) d WHERE at > outbox.clock()
 """
 _RESOLVERS_DUE: LiteralString = (

@@ -49,27 +49,32 @@ _TRIES = 5
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def insert_or_find(draft: Draft, is_committed: Callable[[Params], bool]) -> Steps:
-    """Steps of one enqueue; returns (row, deduplicated), or (None, False) for a stale epoch.
-    ``is_committed`` looks for the draft outside the caller's transaction, by ``FIND``."""
-    sought: dict[str, Any] = {
+def sought(draft: Draft) -> dict[str, Any]:
+    """The draft as ``FIND`` looks for it."""
+    return {
         **draft.columns,
         "keys": [one.key for one in draft.ever],
         "fingerprints": [one.fingerprint for one in draft.ever],
     }
+
+
+def insert_or_find(draft: Draft, is_committed: Callable[[Params], bool]) -> Steps:
+    """Steps of one enqueue; returns (row, deduplicated), or (None, False) for a stale epoch.
+    ``is_committed`` looks for the draft outside the caller's transaction, by ``FIND``."""
+    seek = sought(draft)
     if len(draft.ever) > 1:
         rows = yield TURN, {"turn": _turn(draft)}
         # A snapshot may hide what is recorded under another version, and no index would tell.
-        if rows[0]["isolation"] != "read committed" and is_committed(sought):
-            rows = yield FIND, sought
+        if rows[0]["isolation"] != "read committed" and is_committed(seek):
+            rows = yield FIND, seek
             if not rows:
-                raise _retry()
+                raise retry()
     # Again where the row that stood in the way stopped doing so between the two statements: a
     # guarded twin whose outcome was told just then.
     for _ in range(_TRIES):
         if len(draft.ever) > 1 or draft.columns["supersedes"] is not None:
             # What is recorded stays so, also where it could not be recorded now.
-            rows = yield FIND, sought
+            rows = yield FIND, seek
             if rows:
                 return _found(rows[0], draft), True
         if draft.columns["supersedes"] is not None:
@@ -77,14 +82,14 @@ def insert_or_find(draft: Draft, is_committed: Callable[[Params], bool]) -> Step
         rows = yield insert_sql(draft.columns), draft.columns
         if rows:
             return _timed(rows[0]), False
-        rows = yield FIND, sought
+        rows = yield FIND, seek
         if rows:
             return _found(rows[0], draft), True
         over = yield OVER, draft.columns
         if over:
             return None, False
-    if is_committed(sought):
-        raise _retry()
+    if is_committed(seek):
+        raise retry()
     # What stands in the way, again and again, is nothing that this login may see.
     raise KeyTaken(str(draft.id))
 
@@ -291,7 +296,7 @@ def _told(error: BaseException | None) -> Exception:
     the server's detail quotes."""
     state = getattr(error, "sqlstate", getattr(error, "pgcode", None))
     if state in _REPEAT:
-        return _retry()
+        return retry()
     if state == _READ_ONLY:
         return ReadOnly(
             "this session takes no writes, because it is on a standby or read-only by its "
@@ -304,7 +309,8 @@ def _told(error: BaseException | None) -> Exception:
     return bare
 
 
-def _retry() -> RetryTransaction:
+def retry() -> RetryTransaction:
+    """The error for what the same transaction will see when it is repeated."""
     return RetryTransaction(
         "a concurrent transaction wrote the same rows; roll back and repeat your transaction, "
         "which then sees them"

@@ -14,7 +14,7 @@ from outbox.store.lanes import head_of
 
 NEWEST = 20_000
 # The rows that anything can still happen to, and the last that something happened to.
-_SEEN: LiteralString = f"""(
+OF_SEEN: LiteralString = f"""(
     SELECT * FROM outbox.intents WHERE settled_at IS NULL UNION ALL
     (SELECT * FROM outbox.intents WHERE settled_at IS NOT NULL ORDER BY seq DESC LIMIT {NEWEST}))"""
 SEEN = f"of the unsettled intents and the newest {NEWEST} settled ones"
@@ -46,7 +46,7 @@ OF_INTENTS = (
         1,
         SEEN,
         f"""SELECT id FROM (SELECT i.id::text AS id, count(*) OVER (PARTITION BY i.key) AS n
-            FROM {_SEEN} i) k WHERE n > 1""",
+            FROM {OF_SEEN} i) k WHERE n > 1""",
     ),
     Invariant(
         "request_not_as_hashed",
@@ -60,7 +60,7 @@ OF_INTENTS = (
         "status_against_sent",
         3,
         SEEN,
-        f"""SELECT i.id::text AS id FROM {_SEEN} i WHERE (first_sent_at IS NOT NULL
+        f"""SELECT i.id::text AS id FROM {OF_SEEN} i WHERE (first_sent_at IS NOT NULL
             AND status IN ('awaiting_approval', 'pending', 'cancelled'))
         OR (first_sent_at IS NULL AND status IN ('in_flight', 'unknown', 'retryable'))
         OR (first_sent_at IS NOT NULL AND lease_no = 0)""",
@@ -69,7 +69,7 @@ OF_INTENTS = (
         "lease_against_status",
         4,
         SEEN,
-        f"""SELECT i.id::text AS id FROM {_SEEN} i
+        f"""SELECT i.id::text AS id FROM {OF_SEEN} i
         WHERE (status = 'in_flight') <> (lease_token IS NOT NULL)
         OR (lease_token IS NULL) <> (lease_until IS NULL)
         OR (resolver_token IS NULL) <> (resolver_until IS NULL)""",
@@ -96,7 +96,7 @@ OF_INTENTS = (
         "version_went_back",
         5,
         SEEN,
-        f"""SELECT i.id::text AS id FROM {_SEEN} i
+        f"""SELECT i.id::text AS id FROM {OF_SEEN} i
         WHERE version < 1 + 2 * lease_no - (status = 'in_flight')::integer""",
     ),
     Invariant(
@@ -114,7 +114,7 @@ OF_INTENTS = (
         "doubt_without_send",
         6,
         SEEN,
-        f"""SELECT i.id::text AS id FROM {_SEEN} i WHERE doubt < 0
+        f"""SELECT i.id::text AS id FROM {OF_SEEN} i WHERE doubt < 0
         OR (doubt > 0 AND first_sent_at IS NULL AND status <> 'succeeded')
         OR (doubt > 0 AND status = 'cancelled')""",
     ),
@@ -137,14 +137,14 @@ OF_INTENTS = (
         "settled_without_evidence",
         6,
         SEEN,
-        f"""SELECT i.id::text AS id FROM {_SEEN} i
+        f"""SELECT i.id::text AS id FROM {OF_SEEN} i
         WHERE settled_at IS NOT NULL AND COALESCE(settled_by, '') = ''""",
     ),
     Invariant(
         "failed_without_a_refusal",
         7,
         SEEN,
-        f"""SELECT i.id::text AS id FROM {_SEEN} i
+        f"""SELECT i.id::text AS id FROM {OF_SEEN} i
         WHERE status = 'failed_poison' AND settled_by IN ('reply', 'replay', 'late_reply')
         AND NOT EXISTS (SELECT FROM outbox.attempts a
             WHERE a.intent_id = i.id AND a.outcome = 'refused')""",
@@ -153,7 +153,7 @@ OF_INTENTS = (
         "sent_again_without_approval",
         8,
         SEEN,
-        f"""SELECT i.id::text AS id FROM {_SEEN} i CROSS JOIN LATERAL (
+        f"""SELECT i.id::text AS id FROM {OF_SEEN} i CROSS JOIN LATERAL (
             SELECT count(DISTINCT a.lease_no) AS n FROM outbox.attempts a
             WHERE a.intent_id = i.id AND a.outcome <> 'not_sent'
             AND NOT EXISTS (SELECT FROM outbox.attempts b WHERE b.intent_id = i.id
@@ -184,7 +184,7 @@ OF_INTENTS = (
         "contradiction_without_escalation",
         9,
         SEEN,
-        f"""SELECT i.id::text AS id FROM {_SEEN} i WHERE i.contradicted_at IS NOT NULL
+        f"""SELECT i.id::text AS id FROM {OF_SEEN} i WHERE i.contradicted_at IS NOT NULL
         AND NOT EXISTS (SELECT FROM outbox.escalations e
             WHERE e.intent_id = i.id AND e.closed_at IS NULL)""",
     ),
@@ -192,28 +192,28 @@ OF_INTENTS = (
         "landed_without_receipt",
         10,
         SEEN,
-        f"""SELECT i.id::text AS id FROM {_SEEN} i
+        f"""SELECT i.id::text AS id FROM {OF_SEEN} i
         WHERE status = 'succeeded' AND receipt_id IS NULL""",
     ),
     Invariant(
         "receipt_before_settlement",
         10,
         SEEN,
-        f"""SELECT i.id::text AS id FROM {_SEEN} i
+        f"""SELECT i.id::text AS id FROM {OF_SEEN} i
         WHERE receipt_id IS NOT NULL AND status NOT IN ('succeeded', 'failed_poison')""",
     ),
     Invariant(
         "settled_without_time",
         10,
         SEEN,
-        f"""SELECT i.id::text AS id FROM {_SEEN} i WHERE (settled_at IS NOT NULL)
+        f"""SELECT i.id::text AS id FROM {OF_SEEN} i WHERE (settled_at IS NOT NULL)
             <> (status IN ('succeeded', 'failed_poison', 'cancelled'))""",
     ),
     Invariant(
         "two_intents_with_one_receipt",
         10,
         SEEN,
-        f"""SELECT i.id::text AS id FROM {_SEEN} i WHERE i.status = 'succeeded'
+        f"""SELECT i.id::text AS id FROM {OF_SEEN} i WHERE i.status = 'succeeded'
         AND i.operation = ANY(%(marked)s) AND NOT starts_with(i.receipt_id, 'verdict:')
         AND EXISTS (SELECT FROM outbox.intents o WHERE o.vendor = i.vendor
             AND o.account = i.account AND o.receipt_id = i.receipt_id AND o.id <> i.id
@@ -239,14 +239,14 @@ OF_INTENTS = (
         "settled_without_settlement",
         11,
         SEEN,
-        f"""SELECT i.id::text AS id FROM {_SEEN} i WHERE i.settled_at IS NOT NULL
+        f"""SELECT i.id::text AS id FROM {OF_SEEN} i WHERE i.settled_at IS NOT NULL
         AND NOT EXISTS (SELECT FROM outbox.settlements s WHERE s.intent_id = i.id)""",
     ),
     Invariant(
         "time_ahead_of_the_clock",
         12,
         SEEN,
-        f"""SELECT i.id::text AS id FROM {_SEEN} i
+        f"""SELECT i.id::text AS id FROM {OF_SEEN} i
         WHERE GREATEST(created_at, last_sent_at, settled_at)
             > outbox.clock() + %(clock_step_s)s * INTERVAL '1 second'""",
     ),
@@ -254,14 +254,14 @@ OF_INTENTS = (
         "beyond_all_bounds",
         14,
         SEEN,
-        f"""SELECT i.id::text AS id FROM {_SEEN} i WHERE NOT {IS_SOUND}""",
+        f"""SELECT i.id::text AS id FROM {OF_SEEN} i WHERE NOT {IS_SOUND}""",
     ),
     Invariant(
         "two_untold_twins",
         13,
         SEEN,
         f"""SELECT id FROM (SELECT i.id::text AS id, count(*) OVER (
-            PARTITION BY tenant, vendor, account, run_id, tool, fingerprint) AS n FROM {_SEEN} i
+            PARTITION BY tenant, vendor, account, run_id, tool, fingerprint) AS n FROM {OF_SEEN} i
             WHERE told_at IS NULL AND occurrence = 0 AND supersedes IS NULL) t WHERE n > 1""",
     ),
     # What rightly waits is left out: a closed gate, a place in a lane, a veto, another release's.

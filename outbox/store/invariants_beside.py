@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import LiteralString
 
-from outbox.store.invariants import NEWEST, Invariant
+from outbox.store.invariants import NEWEST, OF_SEEN, SEEN, Invariant
 
 _ATTEMPTS: LiteralString = f"(SELECT * FROM outbox.attempts ORDER BY id DESC LIMIT {NEWEST})"
 _SETTLEMENTS: LiteralString = f"(SELECT * FROM outbox.settlements ORDER BY id DESC LIMIT {NEWEST})"
@@ -14,6 +14,35 @@ _NEWEST_ATTEMPTS = f"of the newest {NEWEST} attempts"
 _NEWEST_SETTLEMENTS = f"of the newest {NEWEST} settlements"
 
 BESIDE = (
+    # By a person's order or by its age, and each time with an event that says so.
+    Invariant(
+        "emptied_without_a_record",
+        11,
+        SEEN,
+        f"""SELECT i.id::text AS id FROM {OF_SEEN} i
+        WHERE i.settled_at IS NOT NULL AND i.request IS NULL
+        AND NOT EXISTS (SELECT FROM outbox.events e
+            WHERE e.intent_id = i.id AND e.kind IN ('redacted', 'pruned'))""",
+    ),
+    # A ruling settles a row anew, after it was emptied it may be.
+    Invariant(
+        "pruned_too_early",
+        11,
+        f"of the newest {NEWEST} events",
+        f"""SELECT DISTINCT i.id::text AS id
+        FROM (SELECT * FROM outbox.events ORDER BY id DESC LIMIT {NEWEST}) e
+        JOIN outbox.intents i ON i.id = e.intent_id
+        WHERE e.kind = 'pruned' AND e.at >= i.settled_at
+        AND e.at < i.settled_at + %(least_retention_s)s * INTERVAL '1 second'""",
+    ),
+    Invariant(
+        "evidence_of_undecided_gone",
+        11,
+        "of the events that joined unsettled intents",
+        """SELECT DISTINCT i.id::text AS id FROM outbox.intents i
+        JOIN outbox.webhook_inbox w ON w.intent_id = i.id
+        WHERE i.settled_at IS NULL AND w.body IS NULL""",
+    ),
     Invariant(
         "sent_without_a_claim",
         3,
@@ -180,6 +209,7 @@ GUARDS: Mapping[str, int] = {
     "events_append_only": 11,
     "attempts_append_only": 11,
     "intents_kept": 11,
+    "inbox_kept": 11,
     "intents_twin": 13,
     "lane_of_its_tenant": 4,
     "intents_version": 5,

@@ -1,10 +1,12 @@
-"""Emptying a settled intent of what is personal. What makes it the intent that it is stays: its
-key, hash, receipt id, join keys and amounts."""
+"""Emptying settled intents of what is personal and large. What makes each the intent that it is
+stays: its key, hash, receipt id, join keys and amounts."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, LiteralString
 from uuid import UUID
 
 from outbox.codec import PLAIN_NAME, Codec, Sealed, readable
@@ -12,6 +14,7 @@ from outbox.store.connection import Transaction
 from outbox.store.intents import Intent
 
 _SAMPLES = 10
+_COLUMNS = ("args", "request", "receipt")
 
 
 def holds_anything(tx: Transaction, row: Intent) -> bool:
@@ -26,38 +29,54 @@ def holds_anything(tx: Transaction, row: Intent) -> bool:
     return bool(found and found["y"])
 
 
+# Of the intent whose id follows: a consumer that is still being registered has not had it either.
+NOT_HAD: LiteralString = (
+    "outbox.settlements s CROSS JOIN outbox.consumers c LEFT JOIN outbox.deliveries d "
+    "ON d.consumer = c.name AND d.settlement_id = s.id "
+    "WHERE d.consumed_at IS NULL AND s.intent_id = "
+)
+
+
 def undelivered(tx: Transaction, intent_id: UUID) -> list[str]:
     """The consumers that have not had every result of the intent yet."""
     rows = tx.all(
-        "SELECT DISTINCT c.name FROM outbox.settlements s CROSS JOIN outbox.consumers c "
-        "LEFT JOIN outbox.deliveries d ON d.consumer = c.name AND d.settlement_id = s.id "
-        "WHERE s.intent_id = %(id)s AND d.consumed_at IS NULL ORDER BY c.name",
-        {"id": intent_id},
+        f"SELECT DISTINCT c.name FROM {NOT_HAD} %(id)s ORDER BY c.name", {"id": intent_id}
     )
     return [row["name"] for row in rows]
 
 
-def empty(tx: Transaction, row: Intent) -> dict[str, Any]:
-    """Empties a locked row and the events that joined it; returns what was emptied, by name."""
-    columns = [name for name in ("args", "request", "receipt") if getattr(row, name) is not None]
+def empty(tx: Transaction, rows: Sequence[Intent]) -> dict[UUID, dict[str, Any]]:
+    """Empties locked rows and the events that joined them; returns what was emptied of each, by
+    name."""
+    ids = [row.id for row in rows]
     tx.run(
-        "UPDATE outbox.intents SET args = NULL, args_codec = %(plain)s, request = NULL, "
+        "UPDATE outbox.intents i SET args = NULL, args_codec = %(plain)s, request = NULL, "
         "request_codec = %(plain)s, receipt = NULL, receipt_codec = %(plain)s, "
-        "request_path = COALESCE(request_path, %(path)s) "
-        "WHERE id = %(id)s AND settled_at IS NOT NULL",
-        {"id": row.id, "plain": PLAIN_NAME, "path": _path(row)},
+        "request_path = COALESCE(i.request_path, e.path) "
+        "FROM unnest(%(ids)s::uuid[], %(paths)s::text[]) AS e (id, path) "
+        "WHERE i.id = e.id AND i.settled_at IS NOT NULL",
+        {"ids": ids, "plain": PLAIN_NAME, "paths": [_path(row) for row in rows]},
     )
     # One that was to be joined once more has no body to be joined by.
-    bodies = tx.run(
+    bodies = tx.all(
         "UPDATE outbox.webhook_inbox SET body = NULL, body_codec = %(plain)s, state = 'joined', "
-        "due_at = NULL WHERE intent_id = %(id)s AND body IS NOT NULL",
-        {"id": row.id, "plain": PLAIN_NAME},
+        "due_at = NULL WHERE intent_id = ANY(%(ids)s) AND body IS NOT NULL RETURNING intent_id",
+        {"ids": ids, "plain": PLAIN_NAME},
     )
-    return {"columns": columns, "webhook_bodies": bodies}
+    joined = Counter(body["intent_id"] for body in bodies)
+    return {
+        row.id: {
+            "columns": [n for n in _COLUMNS if getattr(row, n) is not None],
+            "webhook_bodies": joined[row.id],
+        }
+        for row in rows
+    }
 
 
 def _path(row: Intent) -> str:
     """Where the request went; by the contract where no key is left to read it."""
+    if row.request_path is not None:
+        return row.request_path
     try:
         frozen = json.loads(row.plain_text("request") or "{}")
     except Sealed:

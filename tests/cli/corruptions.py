@@ -20,6 +20,7 @@ ALTER TABLE outbox.attempts DISABLE TRIGGER attempts_append_only;
 ALTER TABLE outbox.events DISABLE TRIGGER events_append_only;
 DROP TRIGGER intents_kept ON outbox.intents;
 DROP TRIGGER intents_version ON outbox.intents;
+DROP TRIGGER inbox_kept ON outbox.webhook_inbox;
 """
 ONE_HOUR = "INTERVAL '1 hour'"
 
@@ -183,6 +184,21 @@ CORRUPTIONS = (
         LANDED,
     ),
     Corruption("unsettled_without_request", 11, _set("request = NULL")),
+    Corruption("emptied_without_a_record", 11, _set("request = NULL", "landed"), LANDED),
+    Corruption(
+        "pruned_too_early",
+        11,
+        "INSERT INTO outbox.events (intent_id, at, actor, kind) VALUES "
+        "(%(landed)s, outbox.clock(), 'retention', 'pruned')",
+        LANDED,
+    ),
+    Corruption(
+        "evidence_of_undecided_gone",
+        11,
+        "INSERT INTO outbox.webhook_inbox (vendor, account, mode, event_id, state, intent_id, "
+        "received_at) VALUES "
+        "('stripe', 'default', 'test', 'evt_1', 'joined', %(doubtful)s, outbox.clock())",
+    ),
     Corruption(
         "attempt_without_a_record",
         11,

@@ -164,7 +164,7 @@ def test_a_worker_that_dies_while_the_database_is_away_takes_nothing_else_with_i
             (second,) = _workers_of(process)
             until(lambda: _workers_of(process) != [second], WAIT_S)  # it found no database
             servers.start_postgres()
-            before = ([], [first], [second])
+            before: tuple[list[int], ...] = ([], [first], [second])
             assert until(lambda: _workers_of(process) not in before, WAIT_S)
             assert until(lambda: in_shell(f". {ENV}; outbox health").code == 0, 2 * WAIT_S)
             assert process.poll() is None

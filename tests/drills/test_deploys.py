@@ -59,6 +59,23 @@ def test_a_worker_told_to_end_does_not_wait_for_look_ups_that_drip(works: Works)
     works.check(account, ids)
 
 
+def test_a_worker_told_to_end_does_not_wait_for_a_child_that_never_does(works: Works) -> None:
+    """It was suspended, or hangs in the kernel: Celery would wait for it without end."""
+    account = works.account()
+    works.sandbox.fault("slow", account=account, after_s=1.0)
+    ids = works.enqueue(account, 5)
+    works.wait_for_posts(account, 1)
+    children = works.children()
+    for child in children:
+        child.suspend()
+    assert works.terminate("worker", kill_after_s=60) == 0
+    assert not any(child.is_running() for child in children)
+    works.sandbox.clear_faults()
+    works.restart("worker")
+    works.wait_until_settled(ids)
+    works.check(account, ids)
+
+
 def _reads(works: Works, account: str) -> bool:
     asked = [r for r in works.sandbox.requests(account) if r["method"] == "GET"]
     return any(r["path"] == "/v1/payment_intents" for r in asked)

@@ -318,6 +318,22 @@ MUTANTS = (
         timelines=("keys: wire of A#1=lost_request; time#1=a_minute; turn#2=clock_ahead",),
     ),
     one(
+        "what a consumer has not had is pruned",
+        "outbox.store.retention",
+        "    WHEN EXISTS (SELECT FROM {redaction.NOT_HAD} i.id) THEN 'undelivered'\n",
+        "",
+        test="tests/retention/test_prune_intents.py::"
+        "test_what_a_consumer_has_not_had_is_kept_until_it_has",
+    ),
+    one(
+        "what is undecided is taken for settled by its age",
+        "outbox.store.retention",
+        "    WHEN i.settled_at IS NULL THEN 'unsettled'\n",
+        "",
+        test="tests/retention/test_prune_intents.py::"
+        "test_what_is_undecided_is_never_touched_nor_its_evidence",
+    ),
+    one(
         "a result is not written",
         "outbox.store.moves",
         "    if settles or rules:\n        settlements.write(",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -12,7 +13,7 @@ import pytest
 from psycopg import errors
 from psycopg.rows import dict_row
 
-from outbox import Scope
+from outbox import Full, Scope
 from outbox.errors import NotFound
 from outbox.outcomes import Refused
 from outbox.store import claims_sql, escalations, intents, records, settlements
@@ -53,10 +54,11 @@ WORKER = {
     "heartbeats": "DELETE INSERT SELECT UPDATE",
     "intents": "INSERT SELECT UPDATE",
     "pages": "INSERT SELECT UPDATE",
+    "rates": "INSERT SELECT UPDATE",
     "registrations": "INSERT SELECT UPDATE",
     "settlements": "INSERT SELECT UPDATE",
     "switches": "DELETE INSERT SELECT UPDATE",
-    "webhook_inbox": "INSERT SELECT UPDATE",
+    "webhook_inbox": "DELETE INSERT SELECT UPDATE",
 }
 FUNCTIONS = {
     "outbox_agent": ["clock", "fill_deliveries", "is_own", "tenants_allowed"],
@@ -338,6 +340,16 @@ def test_a_mapped_agent_may_do_all_that_its_api_does(teams: Teams) -> None:
     assert acme.outbox.wait(answer).told == "accepted"
 
 
+def test_a_mapped_agent_is_refused_by_the_depth_of_its_own_tenant(teams: Teams) -> None:
+    tool = replace(CHARGE, name="charge_small", max_depth=2)
+    for login, scope in ((teams.acme, ACME), (teams.bolt, BOLT)):
+        with login.connect() as connection:
+            for _ in range(2):
+                login.outbox.enqueue(connection, tool, scope, charge())
+            with pytest.raises(Full):
+                login.outbox.enqueue(connection, tool, scope, charge())
+
+
 # -- who is which tenant -------------------------------------------------------------------------
 
 
@@ -430,8 +442,8 @@ def test_a_mapping_is_nothing_to_any_other_role(teams: Teams, logins: Logins, ro
 
 def test_the_workers_claim_is_planned_as_without_any_policy(teams: Teams, logins: Logins) -> None:
     worker = logins.make("outbox_worker")
-    claimer = teams.book.claimer()
-    values = {**claimer._params, "limit": 64, "cursor": ""}
+    (part,) = teams.book.claimer()._parts
+    values = {**part.params, "limit": 64, "cursor": ""}
 
     def plan() -> list[list[str]]:
         found: list[list[str]] = []

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -20,8 +21,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from outbox import Scope
 from outbox.errors import Busy, Denied, Invalid, NotFound, RetryTransaction, StaleEpoch
 from outbox.states import TERMINAL, Status
-from outbox.store import intents, records, redaction, settlements, switches
-from outbox.store.moves import Moved
+from outbox.store import intents, records, redaction, retention, settlements, switches
+from outbox.store.moves import Moved, log
 from resolvers import sweeping, triage
 from resolvers.directory import Directory
 from resolvers.escalating import escalate_once
@@ -126,12 +127,13 @@ class TwoConnections(RuleBasedStateMachine):
 
     @rule(
         name=SIDES,
-        what=st.sampled_from(["e1", "e2", "e3", "ask", "redact", "on", "off"]),
+        what=st.sampled_from(["e1", "e2", "e3", "ask", "redact", "prune", "on", "off"]),
         place=PLACES,
     )
     def aside(self, name: str, what: str, place: int) -> None:
         """The conversation goes on; the caller asks what became of a write, and is told; what is
-        personal is taken out of a settled row; the account is paused, or opened again."""
+        personal is taken out of a settled row, or of all that are over; the account is paused, or
+        opened again."""
         found = self._one(place)
         with self.trying():
             if what == "ask":
@@ -142,7 +144,13 @@ class TwoConnections(RuleBasedStateMachine):
                 if what == "redact":
                     row = intents.lock(tx, found[0]) if found else None
                     if row is not None and row.settled_at is not None:
-                        redaction.empty(tx, row)
+                        redaction.empty(tx, [row])
+                        log(tx, intent_id=row.id, kind="redacted", actor="alice")
+                elif what == "prune":
+                    before = intents.now(tx) + timedelta(days=1)
+                    piece = retention.Piece(before=before, size=10, by="retention", reason="age")
+                    retention.intents(tx, piece)
+                    retention.matched_events(tx, piece)
                 elif what == "on":
                     said = {"reason": "asked", "by": "alice"}
                     switches.pause(tx, "stripe", "default", kind="pause", **said)

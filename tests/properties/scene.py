@@ -167,6 +167,7 @@ class Scene:
             "tick_escalate_s": policy.tick_escalate_s,
             "page_tries": len(policy.page_tries_s),
             "clock_step_s": policy.clock_step_s,
+            "least_retention_s": 0.0,  # what is over is pruned at once here
             "due_s": 60.0,
             "idle_s": self.settings.idle_in_transaction_timeout_s,
         }

@@ -102,7 +102,8 @@ def test_a_scan_that_begins_in_the_middle_finds_what_lies_before_it(book: Book) 
 
 def _claimer(book: Book, *accounts: Any, steps: int) -> Claimer:
     made = book.claimer(*accounts)
-    made._params["steps"] = steps
+    for part in made._parts:
+        part.params = {**part.params, "steps": steps}
     return made
 
 
@@ -111,20 +112,22 @@ class _Counted:
 
     def __init__(self, claimer: Claimer) -> None:
         self.scans = 0
-        run = claimer._run
+        (part,) = claimer._parts
+        run = part._run
 
         def counted(*args: Any, **kwargs: Any) -> Any:
             self.scans += 1
             return run(*args, **kwargs)
 
-        claimer._run = counted  # type: ignore[method-assign]
+        part._run = counted  # type: ignore[method-assign]
 
 
 def test_lanes_that_cannot_be_read_in_time_hold_up_no_row_without_one(book: Book) -> None:
     book.enqueue(LANED)
     free = book.enqueue(replace(LANED, lane=()))
     claimer = book.claimer()
-    scan = claimer._scan
+    (part,) = claimer._parts
+    scan = part._scan
 
     def slow(sql: Any, limit: int, start: str, place: Any) -> Any:
         if sql in claims_sql.LANE_BATCH.values():
@@ -133,7 +136,7 @@ def test_lanes_that_cannot_be_read_in_time_hold_up_no_row_without_one(book: Book
                 tx.run("SELECT pg_sleep(60)")
         return scan(sql, limit, start, place)
 
-    claimer._scan = slow  # type: ignore[method-assign]
+    part._scan = slow  # type: ignore[method-assign]
     assert [row.id for row in claimer.claim(64)] == [free.intent_id]
     with pytest.raises(Busy):
         claimer.claim(64)

@@ -3,6 +3,8 @@ its gate, as the head of its lane, or alone after it lost its worker."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import psycopg
 import pytest
 from psycopg.errors import LockNotAvailable
@@ -15,7 +17,7 @@ from outbox.store.contradictions import contradict
 from outbox.store.intents import Intent
 from outbox.store.moves import Change, apply
 from outbox.store.records import Ended
-from tests.store.book import CHARGE, LANED, SCOPE, Book, charge
+from tests.store.book import ACCOUNT, CHARGE, LANED, SCOPE, Book, charge
 
 
 def refused(book: Book, row: Intent) -> None:
@@ -32,16 +34,17 @@ def lost_its_worker(book: Book, row: Intent) -> None:
         apply(tx, current, Event.RESEND_APPROVED, Change(actor="resolver", due_in_s=0.0))
 
 
+@pytest.mark.parametrize("rate_per_s", [None, 100.0], ids=["no rate", "at a rate"])
 @pytest.mark.parametrize("way", ["gate", "lane", "alone"])
 @pytest.mark.parametrize("landed", [True, False])
 def test_what_replaces_a_refused_write_is_claimed_by_no_way_once_that_one_may_have_landed(
-    book: Book, way: str, landed: bool
+    book: Book, way: str, landed: bool, rate_per_s: float | None
 ) -> None:
     tool: WriteTool = LANED if way == "lane" else CHARGE
     first = book.in_flight(tool)
     refused(book, first)
     second = book.enqueue(tool, args=charge(), supersedes=first.id)
-    claimer = book.claimer()
+    claimer = book.claimer(replace(ACCOUNT, rate_per_s=rate_per_s, burst=100))
     if way == "alone":
         (sent,) = claimer.claim(64)
         lost_its_worker(book, sent)

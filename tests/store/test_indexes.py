@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,12 +14,14 @@ from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
 from outbox.store import (
+    claims_metered_sql,
     claims_sql,
     doubt,
     epochs,
     held,
     inbox,
     overdue,
+    retention,
     settlements,
     switches,
     vitals,
@@ -26,7 +29,8 @@ from outbox.store import (
 from outbox.store.connection import Transaction
 from outbox.store.enqueueing_sql import FIND
 from outbox.store.overdue import Place
-from tests.store.book import LANED, Book, charge, open_book
+from outbox.store.retention import Piece
+from tests.store.book import ACCOUNT, LANED, Book, charge, open_book
 
 SETTLED = 20_000
 
@@ -151,8 +155,8 @@ def _walk(node: Any, found: set[str]) -> None:
 
 
 def _claim_params(book: Book) -> Mapping[str, Any]:
-    claimer = book.claimer()
-    return {**claimer._params, "limit": 64, "cursor": ""}
+    (part,) = book.claimer(replace(ACCOUNT, rate_per_s=1.0, burst=9))._parts
+    return {**part.params, "limit": 64, "cursor": ""}
 
 
 CLAIMS = {
@@ -161,11 +165,15 @@ CLAIMS = {
         ("batch", claims_sql.BATCH),
         ("lanes", claims_sql.LANE_BATCH),
         ("alone", claims_sql.SOLO),
+        ("metered batch", claims_metered_sql.BATCH),
+        ("metered lanes", claims_metered_sql.LANE_BATCH),
+        ("metered alone", claims_metered_sql.SOLO),
     )
     for probing, sql in pair.items()
 }
 _NOW = datetime.now(UTC)
 _PLACE = Place("stripe", "default", None, asked=False)
+_OLDEST = Piece(before=_NOW, size=10, by="test", reason="")
 QUERIES: Mapping[str, Callable[[Transaction], Any]] = {
     "leases": lambda tx: doubt.expire_leases(tx, limit=10, look_in_s=1, max_crashes=3),
     "doubts": lambda tx: doubt.claim_doubts(tx, limit=10, hold_s=1, accounts=["stripe/default/"]),
@@ -186,6 +194,10 @@ QUERIES: Mapping[str, Callable[[Transaction], Any]] = {
     ),
     "gauges": vitals.gauges,
     "webhooks": lambda tx: inbox.claim(tx, 10, 1.0),
+    "settled long ago": lambda tx: retention.intents(tx, _OLDEST),
+    "events that joined": lambda tx: retention.matched_events(tx, _OLDEST),
+    "events that match nothing": lambda tx: retention.unmatched_events(tx, _OLDEST),
+    "events of others": lambda tx: retention.foreign_events(tx, _OLDEST),
     "deliveries": lambda tx: tx.all(
         settlements.TAKE,
         {"consumer": "billing", "limit": 10},
@@ -243,7 +255,8 @@ def test_a_paused_gates_backlog_costs_the_claim_nothing(crowded: Book) -> None:
 
 
 def _known(book: Book) -> Jsonb:
-    value: Jsonb = book.claimer()._params["known"]  # type: ignore[assignment]
+    (part,) = book.claimer()._parts
+    value: Jsonb = part.params["known"]
     return value
 
 
@@ -269,8 +282,7 @@ def test_a_snapshot_that_pins_vacuum_is_seen_and_the_claim_stays_on_its_index(
         pinned.execute("SELECT count(*) FROM outbox.intents")
         for _ in range(20):
             crowded.sql("UPDATE outbox.intents SET note = 'x' WHERE settled_at IS NULL")
-        claimer = crowded.claimer()
-        params = {**claimer._params, "limit": 64, "cursor": ""}
+        params = _claim_params(crowded)
         found = scans(crowded, lambda tx: tx.all(claims_sql.BATCH[False], params))
         assert "intents" not in found
         with crowded.store.transaction() as tx:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, cast
 
 import psycopg
@@ -14,6 +15,7 @@ from psycopg.errors import CheckViolation, InsufficientPrivilege, RaiseException
 from outbox import schema
 from outbox.errors import Busy
 from outbox.store import (
+    claims_metered_sql,
     claims_sql,
     doubt,
     escalations,
@@ -21,12 +23,14 @@ from outbox.store import (
     intents,
     overdue,
     pages,
+    rates,
     records,
     settlements,
     switches,
 )
 from outbox.store.connection import Store, Transaction
 from outbox.store.contradictions import contradict
+from outbox.store.rates import Meter
 from outbox.store.records import Ended
 from outbox.testing import Clock
 from tests.store.book import ACCOUNT, CHARGE, LANED, SCOPE, TURN, Book, charge, plain, receipt
@@ -175,9 +179,11 @@ def test_a_worker_may_do_all_that_its_jobs_do(book: Book) -> None:
     laned = book.enqueue(LANED)
     with as_role(book, "outbox_worker") as connection:
         tx = Transaction(connection)
-        claimer = book.claimer()
+        limited = replace(ACCOUNT, rate_per_s=1.0, burst=9)
+        rates.open_buckets(tx, [Meter("stripe/default/", 1.0, 9)])
+        (part,) = book.claimer(limited)._parts
         for sql in _claims():
-            tx.all(sql, {**claimer._params, "limit": 64, "cursor": ""})
+            tx.all(sql, {**part.params, "limit": 64, "cursor": ""})
         row = intents.lock(tx, answer.intent_id)
         assert row is not None
         assert row.status == "in_flight"
@@ -212,8 +218,9 @@ def test_a_worker_may_do_all_that_its_jobs_do(book: Book) -> None:
 
 
 def _claims() -> Iterator[Any]:
-    for pair in (claims_sql.BATCH, claims_sql.LANE_BATCH, claims_sql.SOLO):
-        yield from pair.values()
+    for module in (claims_sql, claims_metered_sql):
+        for pair in (module.BATCH, module.LANE_BATCH, module.SOLO):
+            yield from pair.values()
 
 
 @pytest.mark.parametrize(

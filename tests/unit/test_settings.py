@@ -262,6 +262,62 @@ WRONG_ACCOUNTS: dict[str, str] = {
 }
 
 
+WRONG_RATES = {
+    "text": ("rate_per_s = '10'", "rate_per_s"),
+    "a flag": ("rate_per_s = true", "rate_per_s"),
+    "nothing at all": ("rate_per_s = 0", "rate_per_s"),
+    "less than nothing": ("rate_per_s = -1.5", "rate_per_s"),
+    "no number": ("rate_per_s = nan", "rate_per_s"),
+    "for ever": ("rate_per_s = inf", "rate_per_s"),
+    "slower than one a day": ("rate_per_s = 1e-6", "rate_per_s"),
+    "a burst of none": ("rate_per_s = 10\nburst = 0", "burst"),
+    "a burst of a half": ("rate_per_s = 10\nburst = 0.5", "burst"),
+    "a burst that is a flag": ("rate_per_s = 10\nburst = true", "burst"),
+    "a burst of too many": ("rate_per_s = 10\nburst = 100001", "burst"),
+    "a burst of nothing": ("burst = 5", "burst"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG_RATES)
+def test_a_wrong_rate_is_refused_by_its_account_and_its_name(tmp_path: Path, what: str) -> None:
+    said, name = WRONG_RATES[what]
+    env = accounts(tmp_path, f"[stripe.eu]\ncredential = '{TEST}'\n{said}")
+    with pytest.raises(SettingsError) as error:
+        Settings.from_env(env)
+    ((where, problem),) = error.value.problems
+    assert where == "OUTBOX_ACCOUNTS [stripe.eu]"
+    assert problem.startswith(name)
+
+
+@pytest.mark.parametrize(
+    ("said", "rate", "burst"),
+    [
+        ("", None, 1),
+        ("rate_per_s = 25", 25.0, 3),
+        ("rate_per_s = 0.2", 0.2, 1),
+        ("rate_per_s = 25.5\nburst = 40", 25.5, 40),
+    ],
+)
+def test_an_accounts_rate_is_read(
+    tmp_path: Path, said: str, rate: float | None, burst: int
+) -> None:
+    """Without a burst: what comes in a tenth of a second."""
+    env = accounts(tmp_path, f"[stripe.eu]\ncredential = '{TEST}'\n{said}")
+    account = Settings.from_env(env).account("stripe", "eu")
+    assert account is not None
+    assert (account.rate_per_s, account.burst) == (rate, burst)
+
+
+def test_limits_of_depth_are_whole_numbers_from_one() -> None:
+    names = ("OUTBOX_MAX_TENANT_DEPTH", "OUTBOX_MAX_LANE_DEPTH")
+    for wrong in ("0", "-3", "1.5", "many", "", "100001"):
+        assert problems(**dict.fromkeys(names, wrong)) == list(names)
+    read = Settings.from_env({names[0]: "500", names[1]: "1"})
+    assert (read.max_tenant_depth, read.max_lane_depth) == (500, 1)
+    unset = Settings.from_env({})
+    assert (unset.max_tenant_depth, unset.max_lane_depth) == (None, None)
+
+
 @pytest.mark.parametrize("what", WRONG_ACCOUNTS)
 def test_a_wrong_account_is_refused_by_its_place(tmp_path: Path, what: str) -> None:
     found = set(problems(**accounts(tmp_path, WRONG_ACCOUNTS[what])))
@@ -333,3 +389,14 @@ def test_a_live_credential_needs_a_pager_and_the_production_profile(
     env: dict[str, Any], wanted: list[str]
 ) -> None:
     assert [name for name, _ in Settings.from_env(env).start_problems()] == wanted
+
+
+def test_a_retention_is_a_duration_and_unset_it_is_none_at_all() -> None:
+    assert Settings.from_env({}).retention_s is None
+    assert Settings.from_env({"OUTBOX_RETENTION": "400d"}).retention_s == 400 * 86400
+    assert Settings.from_env({"OUTBOX_RETENTION": "35d"}).retention_s == 35 * 86400
+
+
+@pytest.mark.parametrize("value", ["34d23h", "", "0d", "400", "400 days", "d", "99999d"])
+def test_a_retention_that_is_too_short_or_no_duration_is_named(value: str) -> None:
+    assert problems(OUTBOX_RETENTION=value) == ["OUTBOX_RETENTION"]

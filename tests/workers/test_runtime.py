@@ -163,7 +163,7 @@ def test_a_process_whose_database_fell_silent_goes_on_sending_and_beating(
 def _late(settings: Settings) -> set[str]:
     """The roles that have not beaten."""
     rows = query(settings.database_url, "SELECT role FROM outbox.heartbeats")
-    return set(periods_s(settings.policy)) - {row["role"] for row in rows}
+    return set(periods_s(settings)) - {row["role"] for row in rows}
 
 
 def test_drains_never_take_the_last_child(tmp_path: Path) -> None:

@@ -269,7 +269,7 @@ def test_a_schema_that_is_missing_or_older_is_not_ready(ledger: Ledger, receiver
 
 def beat(ledger: Ledger) -> None:
     with ledger.store.transaction() as tx:
-        for role in periods_s(ledger.settings.policy):
+        for role in periods_s(ledger.settings):
             switches.beat(tx, role, "host:1")
 
 
@@ -279,7 +279,7 @@ def test_health_is_good_while_everything_beats_and_names_each_role_that_does_not
     app = web.build_app(receiver)
     never = ask(app, "GET", "/healthz")
     assert never.status_code == 503
-    assert len(never.json()["problems"]) == len(periods_s(ledger.settings.policy))
+    assert len(never.json()["problems"]) == len(periods_s(ledger.settings))
     beat(ledger)
     assert ask(app, "GET", "/healthz").status_code == 200
     # The join's three periods are over; the escalation's, three times 15 s, are not.

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 import traceback
 from collections import defaultdict, deque
 
@@ -64,8 +63,8 @@ class Layers:
         after_s = str(max(1, round(a.fault.after_s))) if a.fault else "1"
         recent = self._recent[a.account]
         limit = a.settings.requests_per_s
-        now = time.monotonic()
-        while recent and recent[0] <= now - 1.0:
+        # By the vendor's own clock, which may have been set back.
+        while recent and not a.at - 1.0 < recent[0] < a.at + 1.0:
             recent.popleft()
         if a.faulty("rate_limited_429") or (limit is not None and len(recent) >= limit):
             raise Refusal(
@@ -73,7 +72,7 @@ class Layers:
                 headers={"Retry-After": after_s, "Stripe-Rate-Limited-Reason": "endpoint-rate"},
             )  # fmt: skip
         if limit is not None:
-            recent.append(now)
+            recent.append(a.at)
         if a.faulty("unavailable_503"):
             retry = {"Stripe-Should-Retry": "true"}
             raise Refusal(503, "Unavailable.", type="api_error", headers=retry)

@@ -1,0 +1,73 @@
+"""Look-ups at an account that has a rate: they take what sends leave of it, request for request."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from outbox.contract import TooLate
+from outbox.store import rates
+from outbox.store.connection import Store, Transaction
+from outbox.store.intents import Intent
+from outbox.store.rates import Meter
+from vendors.watchdog import Cut
+
+
+def claim(
+    tx: Transaction,
+    meter: Meter,
+    rows: Callable[..., list[Intent]],
+    *,
+    limit: int,
+    at_least: int,
+) -> list[Intent]:
+    """As many rows of the account as there are tokens for, of which each row takes one."""
+    places = min(rates.spare_for_looks(tx, meter, at_least=at_least), limit)
+    if not places:
+        return []
+    found = rows(limit=places)
+    if found:
+        rates.spend(tx, meter, len(found))
+    return found
+
+
+class Paced(Cut):
+    """The cut-off of one look-up. Its claim took the token of its first request; each further one
+    waits for its own. After ``patience_s`` of waiting the rest is owed: a look that a slow rate
+    never let end would leave its row in doubt for ever."""
+
+    def __init__(self, store: Store, meter: Meter, *, patience_s: float) -> None:
+        super().__init__()
+        self._store = store
+        self._meter = meter
+        self._patience_s = patience_s
+        self._is_paid = True
+        self._over = threading.Event()
+
+    def attach(self, sock: Any) -> None:
+        """Called by the transport just before the first byte of each request."""
+        if not self._is_paid:
+            self._pay()
+        self._is_paid = False
+        super().attach(sock)
+
+    def cut(self) -> None:
+        """Ends the wait for a token too."""
+        self._over.set()
+        super().cut()
+
+    def _pay(self) -> None:
+        while True:
+            with self._store.transaction() as tx:
+                wait_s = rates.take_one(tx, self._meter)
+                if wait_s > self._patience_s:
+                    rates.spend(tx, self._meter, 1)
+                    return
+            if not wait_s:
+                return
+            began = time.monotonic()
+            if self._over.wait(wait_s):
+                raise TooLate
+            self._patience_s -= time.monotonic() - began
