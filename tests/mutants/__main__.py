@@ -20,7 +20,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from outbox.testing import Databases
-from tests.mutants.faults import MUTANTS, Mutant
+from tests.mutants.faults import MUTANTS
+from tests.mutants.mutant import Mutant
 from tests.mutants.mutate import ROOT
 from workers.testing import open_servers
 

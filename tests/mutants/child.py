@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from random import Random
 from typing import TYPE_CHECKING
 
-from tests.mutants.faults import MUTANTS, Mutant
+from tests.mutants.faults import MUTANTS
+from tests.mutants.mutant import Mutant
 from tests.mutants.mutate import install
 
 if TYPE_CHECKING:

@@ -3,26 +3,9 @@ timelines of the simulator, or a test by name."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from tests.mutants.faults_beside import BESIDE
+from tests.mutants.mutant import Mutant, one
 from tests.mutants.mutate import Edit
-
-
-@dataclass(frozen=True, slots=True)
-class Mutant:
-    """``timelines`` are the ones that are known to find it, of ``scenarios`` more are searched
-    where those no longer do; ``test`` is a test's node id, for what no timeline can show."""
-
-    name: str
-    edits: tuple[Edit, ...]
-    scenarios: tuple[str, ...] = ("keys", "no_keys", "absent")
-    timelines: tuple[str, ...] = ()
-    test: str = ""
-
-
-def _one(name: str, module: str, old: str, new: str, **more: object) -> Mutant:
-    return Mutant(name, (Edit(module, old, new),), **more)  # type: ignore[arg-type]
-
 
 # The vendor's event about the charge never comes.
 _UNHEARD = "event payment_intent.succeeded#1=never"
@@ -33,7 +16,7 @@ _LOST_THEN_REFUSED = (
 )
 
 MUTANTS = (
-    _one(
+    one(
         "the window is ignored",
         "outbox.policy",
         "return max(adapted.window_s - margin, 0.0)",
@@ -43,14 +26,14 @@ MUTANTS = (
             f"keys: wire of A#1=lost_ack; {_UNHEARD}; time#1=past_the_window; read of A#1=lost",
         ),
     ),
-    _one(
+    one(
         "the margin leaves out the in-flight bound",
         "outbox.policy",
         "self.lease_s + adapted.in_flight_bound_s + self.margin_slack_s",
         "self.lease_s + self.margin_slack_s",
         test="tests/unit/test_policy.py::test_no_send_can_still_land_after_the_window",
     ),
-    _one(
+    one(
         "quiescence leaves out the in-flight bound",
         "outbox.policy",
         "return self.adapted(contract).in_flight_bound_s + contract.read_lag_s",
@@ -58,7 +41,7 @@ MUTANTS = (
         scenarios=("absent",),
         timelines=("absent: wire of A#1=late_170; time#1=past_the_lease; time#2=a_minute",),
     ),
-    _one(
+    one(
         "a timeout means failed",
         "outbox.store.records",
         "        case Lost():\n            return Event.LOST",
@@ -66,7 +49,7 @@ MUTANTS = (
         scenarios=("keys",),
         timelines=(f"keys: wire of A#1=lost_ack; {_UNHEARD}",),
     ),
-    _one(
+    one(
         "a 500 means refused",
         "vendors.stripe_answers",
         "    return _undecided(status, code, wire)",
@@ -74,7 +57,7 @@ MUTANTS = (
         scenarios=("keys",),
         timelines=(f"keys: wire of A#1=bad_gateway_after; {_UNHEARD}",),
     ),
-    _one(
+    one(
         "a lost answer means not sent",
         "vendors.http_json",
         'return Lost(f"no_answer:{cause_of(failure)}" if failure else "no_answer")',
@@ -82,7 +65,7 @@ MUTANTS = (
         scenarios=("no_keys",),
         timelines=("no_keys: wire of A#1=lost_ack",),
     ),
-    _one(
+    one(
         "a refusal after a lost attempt is final",
         "outbox.states",
         "    settles = facts.doubt == 0 or facts.covers_key",
@@ -90,7 +73,7 @@ MUTANTS = (
         scenarios=("keys",),
         timelines=(_LOST_THEN_REFUSED,),
     ),
-    _one(
+    one(
         "a refusal that covers nothing is taken as final",
         "vendors.stripe_answers",
         "return Refused(word_of(error), executed or wire.replayed, reading, wire)",
@@ -98,7 +81,7 @@ MUTANTS = (
         scenarios=("keys",),
         timelines=(_LOST_THEN_REFUSED,),
     ),
-    _one(
+    one(
         "a new key for each attempt",
         "vendors.stripe",
         "        key = call.key.hex()\n",
@@ -106,7 +89,7 @@ MUTANTS = (
         scenarios=("keys",),
         timelines=("keys: wire of A#1=answered",),
     ),
-    _one(
+    one(
         "an answer is recorded by the id alone",
         "outbox.store.records_sql",
         "AND i.version = e.version AND i.lease_token = e.token AND i.status = 'in_flight'",
@@ -114,7 +97,7 @@ MUTANTS = (
         test="tests/workers/test_sender_deadlines.py"
         "::test_a_zombie_that_comes_back_after_its_lease_never_overwrites_newer_state",
     ),
-    _one(
+    one(
         "a move is written by the id alone",
         "outbox.store.moves",
         "WHERE id = %(id)s AND version = %(version)s\nRETURNING",
@@ -122,7 +105,7 @@ MUTANTS = (
         test="tests/store/test_moves.py"
         "::test_a_writer_that_read_an_older_version_is_too_late_and_changes_nothing",
     ),
-    _one(
+    one(
         "the claim is not committed before the call",
         "outbox.store.claims",
         "        with self._store.transaction() as tx:\n            seen = tx.all(sql,",
@@ -131,14 +114,14 @@ MUTANTS = (
         scenarios=("keys",),
         timelines=("keys: wire of A#1=answered",),
     ),
-    _one(
+    one(
         "each tick pages again",
         "outbox.store.escalations",
         'new = sorted(set(reasons) - set(found["reasons"]))',
         "new = sorted(set(reasons))",
         test="tests/resolvers/test_escalating.py::test_fifty_ticks_ask_once",
     ),
-    _one(
+    one(
         "a look-up that failed is an absence",
         "resolvers.decide",
         "        isinstance(evidence.look, Absent)\n        and evidence.began_at is not None",
@@ -149,7 +132,7 @@ MUTANTS = (
             "time#2=a_minute; read of A#2=lost",
         ),
     ),
-    _one(
+    one(
         "absence after one look",
         "resolvers.decide",
         "confirmed = quiet and _is_confirmed(row, evidence, contract, policy)",
@@ -157,7 +140,7 @@ MUTANTS = (
         test="tests/resolvers/test_looking_without_keys.py"
         "::test_absence_is_not_counted_before_quiescence_and_needs_two_looks_after_it",
     ),
-    _one(
+    one(
         "absence is counted from the claim",
         "resolvers.decide",
         "    return row.last_lease_end + timedelta(",
@@ -165,7 +148,7 @@ MUTANTS = (
         test="tests/resolvers/test_looking_without_keys.py"
         "::test_absence_is_not_counted_before_quiescence_and_needs_two_looks_after_it",
     ),
-    _one(
+    one(
         "the epoch is not checked",
         "outbox.store.claims_sql",
         "AND e.run_id = i.run_id AND e.epoch <> i.epoch AND e.ended_at IS NULL))",
@@ -173,7 +156,7 @@ MUTANTS = (
         test="tests/store/test_claims.py"
         "::test_a_row_whose_epoch_is_over_is_never_sent_and_a_compensation_is",
     ),
-    _one(
+    one(
         "a late answer ends the attempt in the air",
         "outbox.store.records",
         "    if next_is_in_the_air and event is not Event.RECEIPT_FOUND and not covers:",
@@ -198,7 +181,7 @@ MUTANTS = (
         test="tests/resolvers/test_joining.py"
         "::test_an_event_of_another_mode_touches_nothing_and_asks_once",
     ),
-    _one(
+    one(
         "a forged event is taken",
         "vendors.stripe_webhook",
         "    if not any(matches):",
@@ -206,7 +189,7 @@ MUTANTS = (
         scenarios=("keys",),
         timelines=("keys: event payment_intent.succeeded#1=forged",),
     ),
-    _one(
+    one(
         "the window is counted from the last send",
         "outbox.store.claims_sql",
         "window_ends_at = CASE WHEN i.first_sent_at IS NOT NULL THEN i.window_ends_at",
@@ -214,7 +197,7 @@ MUTANTS = (
         test="tests/resolvers/test_looking.py"
         "::test_the_window_counts_from_the_first_send_and_not_from_the_last",
     ),
-    _one(
+    one(
         "a thread starts after its lease",
         "workers.flight",
         "return self._since_boot_s() < self.start_by",
@@ -222,7 +205,7 @@ MUTANTS = (
         scenarios=("keys",),
         timelines=("keys: gate of A#1=after_its_lease",),
     ),
-    _one(
+    one(
         "a look raises no version",
         "outbox.store.doubt",
         "UPDATE outbox.intents SET version = version + 1, looks = looks + 1,",
@@ -230,7 +213,7 @@ MUTANTS = (
         scenarios=("no_keys",),
         timelines=("no_keys: wire of A#1=lost_request",),
     ),
-    _one(
+    one(
         "the head of a lane is skipped",
         "outbox.store.lanes",
         "WHERE h.lane >= {lane} AND h.lane <= {lane} AND h.settled_at IS NULL",
@@ -252,7 +235,7 @@ MUTANTS = (
         ),
         test="tests/workers/test_bell.py",
     ),
-    _one(
+    one(
         "a contradiction is closed by a settlement",
         "outbox.store.escalations",
         '    rest = [r for r in found["reasons"] if r not in DOUBT_REASONS]\n',
@@ -260,7 +243,7 @@ MUTANTS = (
         test="tests/resolvers/test_looking.py"
         "::test_two_objects_of_one_intent_are_for_a_person_and_told_once",
     ),
-    _one(
+    one(
         "a contradiction is told as settled",
         "outbox.states",
         "    if contradicted:\n        return Told.UNKNOWN\n",
@@ -268,7 +251,7 @@ MUTANTS = (
         scenarios=("no_keys",),
         timelines=("no_keys: wire of A#1=redelivery",),
     ),
-    _one(
+    one(
         "a twin is allowed before the first was told",
         "outbox.store.records_sql",
         "        settled_at = CASE WHEN e.settles THEN outbox.clock() END\n",
@@ -277,7 +260,7 @@ MUTANTS = (
         scenarios=("epochs",),
         timelines=("epochs: turn#2=next_turn",),
     ),
-    _one(
+    one(
         "a bad row takes its batch with it",
         "workers.recording",
         'one by one: %s", len(first), _name(error))\n            alone = [*first.values(), *late]',
@@ -301,7 +284,7 @@ MUTANTS = (
         scenarios=("keys",),
         timelines=("keys: wire of A#1=stored_500_no_object; time#1=a_minute",),
     ),
-    _one(
+    one(
         "a vendor without keys is sent to again without leave",
         "resolvers.decide",
         "return never_left or (confirmed and row.resend_when_absent)",
@@ -309,7 +292,7 @@ MUTANTS = (
         scenarios=("no_keys",),
         timelines=("no_keys: wire of A#1=lost_request; time#1=past_the_ttl; time#2=a_minute",),
     ),
-    _one(
+    one(
         "an ended lease means not sent",
         "outbox.store.doubt",
         "UPDATE outbox.intents i SET status = 'unknown', version = version + 1,\n"
@@ -319,14 +302,14 @@ MUTANTS = (
         scenarios=("keys",),
         timelines=(f"keys: wire of A#1=worker_killed_after; {_UNHEARD}; time#1=past_the_lease",),
     ),
-    _one(
+    one(
         "nobody is asked at the end of the TTL",
         "resolvers.decide",
         '    if now >= ttl_at:\n        reasons.append("ttl")',
         "",
         test="tests/resolvers/test_escalating.py::test_fifty_ticks_ask_once",
     ),
-    _one(
+    one(
         "a step of the clock is overlooked",
         "workers.clock_watch",
         "            if abs(step_s) > self._step_s:",
@@ -334,7 +317,7 @@ MUTANTS = (
         scenarios=("keys",),
         timelines=("keys: wire of A#1=lost_request; time#1=a_minute; turn#2=clock_ahead",),
     ),
-    _one(
+    one(
         "what a consumer has not had is pruned",
         "outbox.store.retention",
         "    WHEN EXISTS (SELECT FROM {redaction.NOT_HAD} i.id) THEN 'undelivered'\n",
@@ -342,7 +325,7 @@ MUTANTS = (
         test="tests/retention/test_prune_intents.py::"
         "test_what_a_consumer_has_not_had_is_kept_until_it_has",
     ),
-    _one(
+    one(
         "what is undecided is taken for settled by its age",
         "outbox.store.retention",
         "    WHEN i.settled_at IS NULL THEN 'unsettled'\n",
@@ -350,7 +333,7 @@ MUTANTS = (
         test="tests/retention/test_prune_intents.py::"
         "test_what_is_undecided_is_never_touched_nor_its_evidence",
     ),
-    _one(
+    one(
         "a result is not written",
         "outbox.store.moves",
         "    if settles or rules:\n        settlements.write(",
@@ -358,11 +341,12 @@ MUTANTS = (
         scenarios=("keys",),
         timelines=("keys: wire of A#1=lost_ack",),
     ),
-    _one(
+    one(
         "doubt is forgotten by what was not sent",
         "outbox.states",
         "return Verdict(Status.UNKNOWN if facts.doubt else _unsent(facts), moved=True)",
         "return Verdict(_unsent(facts), moved=True)",
         test="tests/unit/test_states.py",
     ),
+    *BESIDE,
 )

@@ -40,12 +40,15 @@ def test_a_lease_that_runs_is_left_alone_and_one_that_ended_is_doubt(floor: Floo
     floor.advance(59)
     floor.expire()
     assert floor.status(intent_id) == "in_flight"
+    lease_until = floor.row(intent_id)["lease_until"]
     floor.advance(2)
     floor.expire()
     floor.expire()
     row = floor.row(intent_id)
     assert (row["status"], row["doubt"], row["crashes"]) == ("unknown", 1, 1)
     assert (row["lease_token"], row["lease_until"]) == (None, None)
+    # Until then it may have left: from there absence is reckoned.
+    assert row["last_lease_end"] == lease_until
     assert floor.outcomes(intent_id) == ["lease_expired"]
 
 

@@ -22,7 +22,17 @@ if TYPE_CHECKING:
     from tests.sim.timeline import Timeline
 
 _ENQUEUES = ("commits", "reply_lost", "rolled_back", "asked_twice")
-_VERDICTS = ("landed", "not_landed", "resend", "cancel", "ack", "mute", "landed_as_another")
+_VERDICTS = (
+    "landed",
+    "not_landed",
+    "resend",
+    "cancel",
+    "ack",
+    "mute",
+    "landed_as_another",
+    "pause",
+    "resume",
+)
 _EVENTS = (
     "delivered",
     "never",
@@ -32,6 +42,7 @@ _EVENTS = (
     "other_mode",
     "other_account",
     "forged",
+    "amended",
 )
 
 
@@ -113,10 +124,14 @@ class Webhooks:
         self._line = timeline
         self._receiver = receiver
         self._held: list[dict[str, Any]] = []
+        self._amended: list[dict[str, Any]] = []
 
     def come(self) -> None:
         """Each new event comes, or does not, as is chosen."""
         choices = self._line.choices
+        amended, self._amended = self._amended, []
+        for event in amended:
+            self._deliver(event)
         fresh = list(self.fresh())
         if len(fresh) > 1 and choices.pick("events in reverse", 2, of_world=True):
             fresh.reverse()
@@ -150,6 +165,8 @@ class Webhooks:
             self._deliver(event, forged=how == "forged")
         if how == "twice":
             self._deliver(event)
+        if how == "amended":
+            self._amended.append(_amended(event))
         if how == "second_event":
             self._deliver({**event, "id": f"{event['id']}_2"})
 
@@ -164,7 +181,7 @@ class Webhooks:
                 )
             )  # fmt: skip
         status = answer[0] if isinstance(answer, tuple) else None
-        self._line.watch.received(status, forged=forged)
+        self._line.watch.received(status, event["id"], forged=forged)
         if status in (None, 503):
             self._held.append(event)
 
@@ -178,6 +195,17 @@ class Webhooks:
         face = "nothing"
         body = json.dumps(rendered(face, event)).encode()
         return signed(face, [secret], event["id"], body, now), body
+
+
+def _amended(event: dict[str, Any]) -> dict[str, Any]:
+    """The same object, a round later, of another amount than was asked for."""
+    obj = event["data"]["object"]
+    more = {name: obj[name] + 100 for name in ("amount", "amount_received") if obj.get(name)}
+    return {
+        **event,
+        "id": f"{event['id']}_amended",
+        "data": {**event["data"], "object": {**obj, **more}},
+    }
 
 
 class Person:
@@ -202,17 +230,23 @@ class Person:
                 holding.ack(store, directory, reference, for_s=1800.0, **said)
             case "mute":
                 holding.mute(store, reference, for_s=1800.0, **said)
+            case "pause" | "resume":
+                done = holding.pause if verdict == "pause" else holding.resume
+                done(store, directory, self._line.scenario.tool.vendor, "default", **said)
             case "cancel":
                 triage.cancel(store, reference, **said)
             case "resend":
                 triage.resend(store, directory, reference, **said)
             case "not_landed":
-                self._has(intent, triage.not_landed(store, directory, reference, **said))
+                ruling = triage.not_landed(store, directory, reference, **said)
+                self._has(verdict, intent, ruling)
             case _:
                 wrong = verdict == "landed_as_another"
                 receipt = self._line.watch.receipt(intent, wrong=wrong)
-                self._has(intent, triage.landed(store, directory, reference, receipt, **said))
+                ruling = triage.landed(store, directory, reference, receipt, **said)
+                self._has(verdict, intent, ruling)
 
-    def _has(self, intent: UUID, ruling: Ruling) -> None:
+    def _has(self, verdict: str, intent: UUID, ruling: Ruling) -> None:
         if ruling.changed:
             self.ruled.add(intent)
+            self._line.watch.ruled(verdict, intent)

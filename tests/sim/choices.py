@@ -43,13 +43,25 @@ class Choices:
     asked: Counter[str] = field(default_factory=Counter)
     quiet: bool = False
 
-    def pick(self, label: str, answers: int, *, of_world: bool = False) -> int:
+    def pick(
+        self,
+        label: str,
+        answers: int,
+        *,
+        of_world: bool = False,
+        names: Sequence[str] | None = None,
+    ) -> int:
         """A number below ``answers``; 0 is the answer of a good day. Once ``quiet`` is set all are
-        0, and no point is counted."""
+        0, and no point is counted. ``wanted`` says it as ``A commits#2`` for the second question of
+        that label: the number, or its name."""
         if self.quiet:
             return 0
         at = len(self.points)
         self.points.append(Point(label, answers, of_world))
+        self.asked[label] += 1
+        wanted = self.wanted.get(f"{label}#{self.asked[label]}")
+        if wanted is not None:
+            self.plan = {**self.plan, at: int(wanted) if names is None else names.index(wanted)}
         answer = self.plan.get(at, 0)
         if self.chance is not None and at not in self.plan:
             rate = self.rate if of_world else self.rate / _OF_OURS
@@ -61,15 +73,8 @@ class Choices:
         return answer
 
     def among(self, label: str, names: Sequence[str]) -> str:
-        """What the world does: one of the names, the first on a good day. ``wanted`` says it by
-        name, as ``time#2`` for the second question of that label."""
-        at = len(self.points)
-        if not self.quiet:
-            self.asked[label] += 1
-            wanted = self.wanted.get(f"{label}#{self.asked[label]}")
-            if wanted is not None:
-                self.plan = {**self.plan, at: names.index(wanted)}
-        return names[self.pick(label, len(names), of_world=True)]
+        """What the world does: one of the names, the first on a good day."""
+        return names[self.pick(label, len(names), of_world=True, names=names)]
 
     @property
     def timeline(self) -> Plan:

@@ -19,8 +19,8 @@ from tests.sim.choices import Choices, Plan, parsed, printed
 from tests.sim.ground import Ground, open_ground
 from tests.sim.history import problems, recorded
 from tests.sim.scenarios import LONG, NAMES, scenarios
+from tests.sim.sends import Violation
 from tests.sim.timeline import Timeline
-from tests.sim.watch import Violation
 from workers.testing import open_servers
 
 # How often the world goes another way in a walk: each walk has a rate of its own.

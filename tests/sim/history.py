@@ -61,7 +61,7 @@ def recorded(line: Timeline) -> str:
             "asked": [row["about"] for row in asked],
             "ruled": [str(one) for one in line.person.ruled],
             "told": [[str(intent), word] for intent, word in line.watch.said],
-            "handed": line.watch.handed,
+            "handed": line.watch.results.handed,
             "wire": ground.vendor.ledger.all(
                 "select key, body_sha256, at, status from requests where method = 'POST' "
                 "and origin = 'client' order by seq"

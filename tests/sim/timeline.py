@@ -42,6 +42,8 @@ _STEPS = ("due", "a_minute", "past_the_lease", "past_the_ttl", "past_the_margin"
 _STEP_S = {"a_minute": 61.0, "past_the_lease": 130.0, "past_the_ttl": 4 * 3600.0 + 60,
            "past_the_margin": 22 * 3600.0 + 60, "past_the_window": 25 * 3600.0}  # fmt: skip
 _LONGEST_S = 36 * 3600.0
+# Longer than a lease: whoever claimed must not begin what it claimed.
+_SLOW_COMMIT_S = 70.0
 
 
 @dataclass(slots=True)
@@ -154,8 +156,8 @@ class Timeline:
             "agent_again": self.agent.repeats,
             "next_turn": self.agent.next_turn,
             "person": self.person.acts,
-            "consumer": lambda: self.watch.consume(keep=True),
-            "consumer_rolls_back": lambda: self.watch.consume(keep=False),
+            "consumer": lambda: self.watch.results.consume(keep=True),
+            "consumer_rolls_back": lambda: self.watch.results.consume(keep=False),
             "clock_ahead": lambda: self._step_clock(600.0),
             "clock_back": lambda: self._step_clock(-600.0),
             "told_to_end": lambda: setattr(first, "stopping", True),
@@ -201,7 +203,9 @@ class Timeline:
             raise lost_connection()
 
     def _commits(self, host: Host) -> bool:
-        happens = self.choices.pick(f"{host.name} commits", 5)
+        happens = self.choices.pick(f"{host.name} commits", 6)
+        if happens == 5:
+            self.ground.pass_time(_SLOW_COMMIT_S)  # committed, and the reply is long on its way
         if happens == 1:
             raise lost_connection()
         if happens == 2:
@@ -236,12 +240,14 @@ class Timeline:
             self.webhooks.come_again()
             self._round()
             self.work(second, "drain")
+            self.watch.overdue()
             asked_rounds += self._is_quiet() and self.watch.is_asked()
             if self._is_over() or asked_rounds == _ASKED_ROUNDS:
                 break
             due_s = self.ground.next_due_s()
             last_s = self.ground.vendor.last_due_s() - self.ground.vendor.now_s
-            steps = [s for s in (due_s, last_s) if s is not None and s > 0]
+            unseen_s = self.watch.unseen_in_s()
+            steps = [s for s in (due_s, last_s, unseen_s) if s is not None and s > 0]
             self.ground.pass_time(min([*steps, 4 * 3600.0 + 60]))
         self.watch.live()
         # Whoever comes much later finds everything as it must be.

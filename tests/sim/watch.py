@@ -4,39 +4,36 @@ and what the agent was told."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from outbox import Answer
 from outbox.answers import answer_of
 from outbox.states import TERMINAL, Status
+from tests.sim import shown
 from tests.sim.hosts import Host
+from tests.sim.results import Results
+from tests.sim.sends import Row, Sends, Violation
+from tests.sim.shown import QUESTIONS
 from vendors.sandbox.wire import Request
 
 if TYPE_CHECKING:
     from tests.sim.timeline import Timeline
 
-_CONSUMER = "billing"
 _NAMED = 3
+# Two ticks of whoever asks: nothing waits unseen for longer.
+_UNSEEN_S = 30.0
+# After so long a list of any of the vendors shows what it did.
+_SHOWN_S = 60.0
 _LOOK = """
 SELECT id, status, doubt, version, created_at, contradicted_at, business_status, receipt_id,
     failure_code, tool, key, lane, lease_until, lease_no, first_sent_at, window_ends_at, veto,
-    settled_at, seq, attempts, looks, outbox.clock() AS now
+    settled_at, seq, attempts, looks, ttl_s, verify_at,
+    outbox.clock() AS now
 FROM outbox.intents WHERE id = ANY(%(ids)s::uuid[]) ORDER BY seq
 """
-
-
-Row = dict[str, Any]
-
-
-class Violation(Exception):
-    """A rule was broken; ``rule`` is its number."""
-
-    def __init__(self, rule: int, what: str) -> None:
-        self.rule = rule
-        super().__init__(f"rule {rule}: {what}")
 
 
 @dataclass(slots=True)
@@ -52,80 +49,26 @@ class Watch:
 
     line: Timeline
     _seen: dict[UUID, _Seen] = field(default_factory=dict)
-    _out: dict[UUID, Any] = field(default_factory=dict)  # since when each may have been applied
-    handed: list[int] = field(default_factory=list)
-    _bodies: dict[UUID, bytes] = field(default_factory=dict)
+    sends: Sends = field(init=False)
+    results: Results = field(init=False)
     found: Violation | None = None
     _last: list[Row] = field(default_factory=list)
     said: list[tuple[UUID, str]] = field(default_factory=list)
-    _heard: set[UUID] = field(default_factory=set)
+    _heard: dict[UUID, str] = field(default_factory=dict)
+    _amended: set[str] = field(default_factory=set)
 
-    # -- at the wire -----------------------------------------------------------------------------
+    def __post_init__(self) -> None:
+        self.sends = Sends(self.line)
+        self.results = Results(self.line.ground)
 
     def leaves(self, host: Host, request: Request) -> None:
         """A request leaves. An adapter takes whatever is raised at it for the vendor's trouble, so
         a violation is kept, and the process is ended."""
         try:
-            if request.method == "GET":
-                self._read(host)
-            else:
-                self._sent(host, request)
+            self.sends.leaves(host, request, self._rows())
         except Violation as violation:
             self.found = self.found or violation
             host.kill()
-
-    def _sent(self, host: Host, request: Request) -> None:
-        if host.store.open:
-            raise Violation(3, "a transaction is open while a call is on the wire")
-        rows = self._rows()
-        row = self._row_of(request, rows)
-        if row is None:
-            raise Violation(3, "a request of no committed intent is on the wire")
-        if row["first_sent_at"] is None:
-            raise Violation(3, "a request left before its claim was committed")
-        # An attempt that was proved not sent began anew: it is no send before this one.
-        again = self._out.get(row["id"]) == row["first_sent_at"]
-        self._out[row["id"]] = row["first_sent_at"]
-        self._frozen(row, request)
-        if row["status"] != Status.IN_FLIGHT or row["now"] > row["lease_until"]:
-            raise Violation(3, "a request left after its claim's own time")
-        if any(self._before(row, rows)):
-            raise Violation(4, "a request left before the head of its lane was settled")
-        if self.line.is_clock_doubted and again:
-            raise Violation(12, "a request was sent again while the clock is in doubt")
-        if again and self.line.scenario.honours_keys and self._is_known_as_stored(row):
-            raise Violation(2, "a request was sent again after an answer that stands under its key")
-
-    def _is_known_as_stored(self, row: Row) -> bool:
-        return bool(
-            self.line.ground.rows(
-                "SELECT FROM outbox.attempts WHERE intent_id = %(id)s "
-                "AND (http_status = 500 OR should_retry IS FALSE)",
-                id=row["id"],
-            )
-        )
-
-    def _read(self, host: Host) -> None:
-        if host.store.open:
-            raise Violation(3, "a transaction is open while a look-up is on the wire")
-
-    def _before(self, row: Row, rows: Sequence[Row]) -> Iterator[bool]:
-        """Of each row that was enqueued before it in its lane, whether it is still open."""
-        for other in rows:
-            if other["lane"] is not None and other["lane"] == row["lane"]:
-                yield other["seq"] < row["seq"] and other["settled_at"] is None
-
-    def _frozen(self, row: Row, request: Request) -> None:
-        sent = request.path.encode() + b"\n" + request.body
-        if self._bodies.setdefault(row["id"], sent) != sent:
-            raise Violation(2, "another request than the first under the same key")
-
-    def _row_of(self, request: Request, rows: Sequence[Row]) -> Row | None:
-        key = request.headers.get("idempotency-key", "")
-        for row in rows:
-            if row["key"].hex() == key or str(row["id"]).encode() in request.body:
-                return row
-        return None
 
     # -- after each round ------------------------------------------------------------------------
 
@@ -156,7 +99,7 @@ class Watch:
         self.told(answer)
         self.said.append((answer.intent_id, answer.told))
         if answer.told in ("settled", "failed", "cancelled"):
-            self._heard.add(answer.intent_id)
+            self._heard[answer.intent_id] = answer.told
 
     def told(self, answer: Answer) -> None:
         """What an agent hears against what the vendor did."""
@@ -180,33 +123,53 @@ class Watch:
     def untold(self, intent: UUID) -> bool:
         """Whether a next turn must be given the first row, and not one of its own."""
         row = next(row for row in self._rows() if row["id"] == intent)
-        return intent not in self._heard and row["status"] != Status.CANCELLED
+        is_told = self._heard.get(intent) == answer_of(row).told  # and was not taken back since
+        return not is_told and row["status"] != Status.CANCELLED
 
     def twin(self, answer: Answer, untold: bool) -> None:
         """The next turn's."""
         if untold and answer.intent_id not in self.line.intents:
             raise Violation(13, "a twin was made while the first was not told")
 
-    def received(self, status: int | None, *, forged: bool) -> None:
+    def received(self, status: int | None, event_id: str, *, forged: bool) -> None:
         """What the door answered."""
         if forged and status == 200:
             raise Violation(10, "a forged event was taken")
+        if status == 200 and not forged and not self._is_kept(event_id):
+            raise Violation(11, "the vendor was thanked for an event that was not stored")
+        if status == 200 and event_id.endswith("_amended"):
+            self._amended.add(event_id)
 
-    def consume(self, *, keep: bool) -> None:
-        """A consumer takes its results."""
-        agent = self.line.ground.agent
-        taken = self.line.ground.outbox.settlements(agent, consumer=_CONSUMER)
-        if keep:
-            agent.commit()
-            self.handed += [one.id for one in taken]
-        else:
-            agent.rollback()
+    def _is_kept(self, event_id: str) -> bool:
+        return bool(
+            self.line.ground.rows(
+                "SELECT FROM outbox.webhook_inbox WHERE event_id = %(id)s", id=event_id
+            )
+        )
+
+    # -- the person ------------------------------------------------------------------------------
+
+    def ruled(self, verdict: str, intent: UUID) -> None:
+        """A verdict was taken. Where the vendor can be asked, it was not taken against its word."""
+        if not self.line.scenario.can_look_up:
+            return
+        landed = self._landed(intent)
+        if verdict == "landed_as_another" and self._receipt_of(intent) not in {
+            effect["object_id"] for effect in landed
+        }:
+            raise Violation(10, "a person's word was taken for an object of somebody else")
+        now_s = self.line.ground.vendor.now_s
+        if verdict == "not_landed" and any(e["at"] < now_s - _SHOWN_S for e in landed):
+            raise Violation(10, "ruled not landed, and the vendor shows that it landed")
+
+    def _receipt_of(self, intent: UUID) -> str:
+        return str(next(row["receipt_id"] for row in self._rows() if row["id"] == intent))
 
     # -- at the end ------------------------------------------------------------------------------
 
     def is_settled(self) -> bool:
-        """Whether nothing was open at the last look."""
-        return all(row["settled_at"] is not None for row in self._last)
+        """Whether nothing was open at the last look, and nothing is still to be read back."""
+        return all(row["settled_at"] is not None and not row["verify_at"] for row in self._last)
 
     def is_asked(self) -> bool:
         """Whether a person was asked about all that was open at the last look."""
@@ -228,14 +191,38 @@ class Watch:
             if row["settled_at"] is None and not self._asked(row):
                 raise Violation(9, f"{row['status']} and nobody was asked")
 
+    def overdue(self) -> None:
+        """Faults have stopped: a person is asked once the time is up that an intent may wait,
+        counted from its first send, however often it was sent since."""
+        self._rows()
+        left_s = self.unseen_in_s()
+        if left_s is not None and left_s < 0:
+            raise Violation(9, "in doubt for longer than the TTL, and nobody was asked")
+
+    def unseen_in_s(self) -> float | None:
+        """Seconds until that is so of the first one, as they were at the last look; None where
+        somebody is asked about all that was sent, or it is settled."""
+        return min(
+            (
+                row["ttl_s"] + _UNSEEN_S - (row["now"] - row["first_sent_at"]).total_seconds()
+                for row in self._last
+                if row["settled_at"] is None and row["first_sent_at"] and not self._asked(row)
+            ),
+            default=None,
+        )
+
     def end(self) -> None:
         """Everything, by the ledger's own questions and the vendor's."""
         self.look()
         self._live(self._last)
         self._effects()
         self._invariants()
-        self.consume(keep=True)
-        self._delivered()
+        self._asked_about_amounts()
+        self.results.consume(keep=True)
+        for rule, problem in self.results.problems(self._last):
+            raise Violation(rule, problem)
+        for problem in shown.problems(self.line.ground.pages, self.line.ground.rows(QUESTIONS)):
+            raise Violation(9, problem)
 
     def _effects(self) -> None:
         scenario = self.line.scenario
@@ -255,6 +242,19 @@ class Watch:
         if set(found) - known:
             raise Violation(2, f"the vendor saw {sorted(set(found) - known)}")
 
+    def _asked_about_amounts(self) -> None:
+        """An object of another amount was seen: a person was asked, whoever ruled since."""
+        seen = self.line.ground.rows(
+            "SELECT w.event_id FROM outbox.webhook_inbox w JOIN outbox.intents i "
+            "ON i.id = w.intent_id WHERE w.event_id = ANY(%(ids)s) AND i.amount_minor IS NOT NULL "
+            "AND w.kind = 'payment_intent.succeeded' AND NOT EXISTS ("
+            "SELECT FROM outbox.escalations e WHERE e.intent_id = i.id "
+            "AND 'another_amount' = ANY(e.reasons))",
+            ids=sorted(self._amended),
+        )
+        if seen:
+            raise Violation(10, f"{seen[0]['event_id']} shows another amount, and nobody was asked")
+
     def _is_asked_about_two(self, row: Row) -> bool:
         if not self.line.scenario.can_look_up:
             return True  # nothing can be seen there; what the tool may do is said beforehand
@@ -267,21 +267,12 @@ class Watch:
         for broken, ids in self.line.ground.broken():
             raise Violation(broken.rule or 0, f"{broken.check}: {ids}")
 
-    def _delivered(self) -> None:
-        rows = self.line.ground.rows("SELECT id, intent_id, kind FROM outbox.settlements")
-        settled = [row["intent_id"] for row in rows if row["kind"] == "settled"]
-        if len(settled) > len(set(settled)):
-            raise Violation(10, "an intent was settled twice")
-        every = [row["id"] for row in rows]
-        if sorted(self.handed) != sorted(every):
-            raise Violation(11, f"results {sorted(every)}, delivered {sorted(self.handed)}")
-
     # -- what is known ---------------------------------------------------------------------------
 
     def receipt(self, intent: UUID, *, wrong: bool) -> str:
         """What a person states as the receipt."""
         if wrong:
-            return "pi_of_somebody_else"
+            return self.line.wire.of_somebody_else() or "pi_of_somebody_else"
         landed = self._landed(intent)
         return str(landed[0]["object_id"]) if landed else ""
 

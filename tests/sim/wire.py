@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, urlencode
 
 from tests.sim.hosts import Host, beside
 from tests.sim.vendor import Late, Unanswered
@@ -45,6 +46,7 @@ class Wire:
         self._ground = timeline.ground
         self._vendor = timeline.ground.vendor
         self.happened: list[tuple[str, str]] = []
+        self._last: Request | None = None
 
     def gate(self, method: str) -> None:
         """Just before the first byte: a thread may have been suspended there."""
@@ -70,7 +72,23 @@ class Wire:
                  *self._line.scenario.faults)  # fmt: skip
         kind = self._line.choices.among(f"wire of {host.name}", kinds)
         self.happened.append((host.name, kind))
+        self._last = request
         return self._write(host, request, kind)
+
+    def of_somebody_else(self) -> str:
+        """Another client of the account makes an object like the last one, without our marks; its
+        id, empty where nothing was sent yet or the face is not Stripe's."""
+        if self._last is None or not self._last.path.startswith("/v1/"):
+            return ""
+        pairs = parse_qsl(self._last.body.decode())
+        body = urlencode([(name, text) for name, text in pairs if not name.startswith("metadata")])
+        headers = {**self._last.headers, "idempotency-key": "of somebody else"}
+        known = {effect["object_id"] for effect in self._vendor.effects()}
+        self._vendor.again(
+            Request("POST", self._last.path, self._last.query, headers, body.encode()), 1
+        )
+        made = [e["object_id"] for e in self._vendor.effects() if e["object_id"] not in known]
+        return str(made[0]) if made else ""
 
     # -- writes ----------------------------------------------------------------------------------
 

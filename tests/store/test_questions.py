@@ -14,7 +14,7 @@ from outbox import Scope
 from outbox.intent import gate_of, gate_prefix
 from outbox.store import doubt, escalations, intents, switches
 from outbox.store.intents import Intent
-from tests.store.book import ACCOUNT, TURN, Book
+from tests.store.book import ACCOUNT, SCOPE, TURN, Book
 
 TURN_1 = Scope(tenant="acme", run_id="run-1", epoch="turn-1")
 
@@ -159,6 +159,19 @@ def test_a_pause_replaces_a_breaker_and_a_breaker_never_a_pause(book: Book) -> N
         assert switches.resume(tx, "stripe", "default", by="me", reason="new key")
         assert not switches.resume(tx, "stripe", "default", by="me", reason="again")
     assert pages(book)[-1] == ("resolve", "paused")
+
+
+def test_the_probe_of_one_account_lets_nothing_of_a_paused_one_through(book: Book) -> None:
+    other = replace(ACCOUNT, name="other")
+    probing = book.enqueue()
+    book.enqueue(scope=replace(SCOPE, account="other"))
+    with book.store.transaction() as tx:
+        switches.trip_breaker(tx, "stripe", "default", reason="fails", probe_s=15)
+        switches.pause(tx, "stripe", "other", kind="pause", reason="incident", by="me")
+    book.forward(16)
+    claimer = book.claimer(ACCOUNT, other)
+    assert [row.id for row in claimer.claim(64)] == [probing.intent_id]
+    assert claimer.claim(64) == []
 
 
 def test_a_probe_that_fails_doubles_the_wait_up_to_its_limit(book: Book) -> None:

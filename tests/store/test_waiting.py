@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from outbox import Answer, Invalid, Outbox
-from outbox.store import records
+from outbox.store import enqueueing, records
 from outbox.store.records import Ended
 from tests.store.book import CHARGE, SCOPE, TURN, Book, charge, receipt, wait_until
 
@@ -152,6 +152,17 @@ def test_what_moved_between_the_read_and_the_mark_is_not_marked(book: Book) -> N
         held.commit()
         waiting.join()
     assert not told(book, asked.intent_id)
+
+
+def test_what_moved_before_a_repeat_is_answered_is_not_marked_by_it(book: Book) -> None:
+    asked = book.enqueue()
+    settle(book, asked)
+    read = book.row(asked.intent_id).version
+    book.sql("UPDATE outbox.intents SET version = version + 1")
+    for version, is_marked in ((read, False), (read + 1, True)):
+        with psycopg.connect(book.url) as caller:
+            enqueueing.run(enqueueing.tell({"id": asked.intent_id, "version": version}), caller)
+        assert told(book, asked.intent_id) is is_marked
 
 
 def test_coroutines_hear_the_same_refusals_as_threads(book: Book) -> None:
