@@ -83,7 +83,7 @@ def _measured(names: frozenset[str], repetitions: int, *, short: bool) -> list[R
         task = bar.add_task("servers", total=len(groups) * repetitions)
         bar.refresh()
         end = time.monotonic() + sizes.limit_s
-        with open_stage() as stage:
+        with open_stage(end) as stage:
             run = Run(stage, sizes, end, only=names)
             for number, group in enumerate(groups):
                 name = next(row for row in group.rows if row in names)

@@ -4,7 +4,6 @@ one during which the machine changed is void and done again, so many times at th
 from __future__ import annotations
 
 import contextlib
-import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -12,16 +11,12 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from tests.bench.calibration import MOST_MOVED, Calibration, moved
-from tests.bench.programs import Stuck
+from tests.bench.programs import Stuck, TimeIsUp, left_s
 from tests.bench.rows import BY_NAME, Pair, Result
 from tests.bench.sizes import Sizes
 from tests.bench.stage import Place, Stage
 
 T = TypeVar("T")
-
-
-class TimeIsUp(Exception):
-    """The form of the run has no time left for another measurement."""
 
 
 @dataclass
@@ -43,10 +38,7 @@ class Run:
 
     def limit_s(self, most_s: float) -> float:
         """How long one wait may take. Raises ``TimeIsUp`` where no time is left."""
-        left_s = self.end - time.monotonic()
-        if left_s <= 0:
-            raise TimeIsUp
-        return min(most_s, left_s)
+        return left_s(self.end, most_s)
 
     def take(self, place: Place) -> None:
         """Takes over what was wrong in a place."""

@@ -35,7 +35,9 @@ class Peer:
     def enqueue(self, place: Place, count: int, per_second: float = 0.0) -> dict[str, Any]:
         """So many writes, each its own; ``began_ns`` and ``committed`` as it tells."""
         pace = ["--per-second", str(per_second)] if per_second else []
-        return last_line(self._command("enqueue", str(count), *pace), place.env)
+        return last_line(
+            self._command("enqueue", str(count), *pace), place.env, place.limit_s(_LIMIT_S)
+        )
 
     @contextmanager
     def at_work(self, place: Place) -> Iterator[None]:
@@ -45,7 +47,7 @@ class Peer:
 
     def set_up(self, place: Place) -> None:
         """Its tables."""
-        last_line(self._command("setup"), place.env)
+        last_line(self._command("setup"), place.env, place.limit_s(_LIMIT_S))
 
     def finish(self, run: Run, place: Place, count: int) -> float:
         """Waits until every write has its durable result; the time then, in s of CLOCK_MONOTONIC.

@@ -4,13 +4,13 @@ for its insert, one for its claim, one for its end."""
 from __future__ import annotations
 
 import re
-import subprocess
 from dataclasses import dataclass
 
-from tests.bench.programs import Stuck
+from tests.bench.programs import Stuck, ended
 from tests.bench.stage import Stage
 from workers.server_programs import Account, postgres_folder
 
+_LIMIT_S = 300.0
 _TPS = re.compile(r"^tps = ([0-9.]+)", re.MULTILINE)
 # A row as small as a ledger's may be: a key that is unique, a request. Each client claims
 # and ends the row that it inserted: nothing is searched for.
@@ -55,12 +55,12 @@ def _run(stage: Stage, script: str, count: int, clients: int) -> Limit:
         path.write_text(script)
         each = max(count // clients, 1)
         wal = place.wal_bytes()
-        done = subprocess.run(
-            [str(postgres_folder(Account()) / "pgbench"), "-n", "-M", "prepared",
-             "-f", str(path), "-c", str(clients), "-j", str(min(clients, 2)), "-t", str(each),
-             "-h", str(stage.servers.run_dir), "-U", "postgres", place.name],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
+        command = [
+            str(postgres_folder(Account()) / "pgbench"), "-n", "-M", "prepared",
+            "-f", str(path), "-c", str(clients), "-j", str(min(clients, 2)), "-t", str(each),
+            "-h", str(stage.servers.run_dir), "-U", "postgres", place.name,
+        ]  # fmt: skip
+        done = ended(command, place.env, place.limit_s(_LIMIT_S))
         found = _TPS.search(done.stdout)
         if done.returncode or found is None:
             raise Stuck(f"pgbench ended with code {done.returncode}: {done.stderr[-300:]}")

@@ -22,6 +22,19 @@ _LOOK_S = 0.01
 _STOP_S = 40.0
 
 
+class TimeIsUp(Exception):
+    """The form of the run has no time left for another measurement."""
+
+
+def left_s(end: float, most_s: float) -> float:
+    """How long one wait may take until ``end``, by the monotonic clock. Raises ``TimeIsUp`` where
+    no time is left."""
+    left = end - time.monotonic()
+    if left <= 0:
+        raise TimeIsUp
+    return min(most_s, left)
+
+
 class Stuck(Exception):
     """A measurement did not come to its end: what it waited for, and what was said meanwhile."""
 
@@ -64,9 +77,9 @@ class Child:
                 self._ready.set()
         self._ready.set()
 
-    def wait_until_ready(self) -> None:
+    def wait_until_ready(self, limit_s: float) -> None:
         """Raises ``Stuck`` with its last words where it is not."""
-        if not self._ready.wait(START_S) or self.process.poll() is not None:
+        if not self._ready.wait(limit_s) or self.process.poll() is not None:
             raise Stuck("a program did not start: " + " | ".join(self.said[-5:]))
 
     def kill(self) -> None:
@@ -90,9 +103,21 @@ class Child:
         self._servers.forget(self.process.pid)
 
 
-def last_line(command: Sequence[str], env: Mapping[str, str]) -> dict[str, Any]:
+def ended(
+    command: Sequence[str], env: Mapping[str, str], limit_s: float
+) -> subprocess.CompletedProcess[str]:
+    """Runs a program to its end. Raises ``Stuck`` where it takes longer."""
+    try:
+        return subprocess.run(
+            command, env=env, cwd=ROOT, capture_output=True, text=True, check=False, timeout=limit_s
+        )
+    except subprocess.TimeoutExpired:
+        raise Stuck(f"{command[1:4]} did not end within {limit_s:.0f} s") from None
+
+
+def last_line(command: Sequence[str], env: Mapping[str, str], limit_s: float) -> dict[str, Any]:
     """Runs a program to its end; the object of its last line. Raises ``Stuck`` where it failed."""
-    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = ended(command, env, limit_s)
     if done.returncode:
         raise Stuck(f"{command[1:4]} ended with code {done.returncode}: {done.stderr[-400:]}")
     said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

@@ -51,5 +51,5 @@ SHORT = Sizes(
     stripe=800,
     killed=1_500,
     again=False,
-    limit_s=285.0,
+    limit_s=270.0,
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +22,7 @@ from outbox.schema import upgrade
 from outbox.settings import process_environment
 from tests.bench import vendor
 from tests.bench.effects import Ledger, duplicates
-from tests.bench.programs import ROOT, START_S, Child, last_line, wait_until
+from tests.bench.programs import START_S, Child, ended, last_line, left_s, wait_until
 from tests.statements import Statements
 from workers.servers import Servers, broker_url_of
 
@@ -38,6 +37,7 @@ _POSTGRES = {
     "checkpoint_timeout": "30min",
 }
 _TEMPLATE = "bench_template"
+_PROGRAM_S = 600.0
 _SESSIONS = """
 SELECT count(*) AS n FROM pg_stat_activity
 WHERE datname = current_database() AND application_name = 'outbox'
@@ -56,6 +56,11 @@ class Place:
     ledger: Ledger
     sql: Statements
     faults: list[str] = field(default_factory=list)
+    end: float = float("inf")
+
+    def limit_s(self, most_s: float) -> float:
+        """How long one wait may take. Raises ``TimeIsUp`` at the end of the run."""
+        return left_s(self.end, most_s)
 
     @property
     def settings(self) -> Settings:
@@ -68,7 +73,7 @@ class Place:
         """A program that is ready, until the block ends."""
         child = Child(self.servers, command, self.env)
         try:
-            child.wait_until_ready()
+            child.wait_until_ready(self.limit_s(START_S))
             yield child
         finally:
             child.stop()
@@ -80,9 +85,11 @@ class Place:
         children = [Child(self.servers, command, self.env) for _ in range(count)]
         try:
             for child in children:
-                child.wait_until_ready()
+                child.wait_until_ready(self.limit_s(START_S))
             least = count * self.settings.policy.children
-            wait_until(lambda: self._sessions() >= least, START_S, "workers at the database")
+            wait_until(
+                lambda: self._sessions() >= least, self.limit_s(START_S), "workers at the database"
+            )
             yield children
         finally:
             for child in children:
@@ -94,7 +101,9 @@ class Place:
 
     def run(self, module: str, *arguments: str) -> dict[str, Any]:
         """A module of ours to its end, in a process of its own; the JSON of its last line."""
-        return last_line([sys.executable, "-m", module, *arguments], self.env)
+        return last_line(
+            [sys.executable, "-m", module, *arguments], self.env, self.limit_s(_PROGRAM_S)
+        )
 
     def wal_bytes(self) -> int:
         """How much has been written to the log so far, by all of the server."""
@@ -130,10 +139,8 @@ class Place:
 
     def doctor(self) -> list[str]:
         """What `outbox doctor` finds."""
-        done = subprocess.run(
-            [sys.executable, str(_PROGRAM), "doctor", "--json"],
-            env=self.env, cwd=ROOT, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+        command = [sys.executable, str(_PROGRAM), "doctor", "--json"]
+        done = ended(command, self.env, self.limit_s(_PROGRAM_S))
         try:
             found = json.loads(done.stdout)
         except ValueError:
@@ -143,9 +150,11 @@ class Place:
 
 
 class Stage:
-    """The servers, and places upon them. Built by ``open_stage``."""
+    """The servers, and places upon them, until ``end`` by the monotonic clock. Built by
+    ``open_stage``."""
 
-    def __init__(self, servers: Servers, folder: Path) -> None:
+    def __init__(self, servers: Servers, folder: Path, end: float) -> None:
+        self.end = end
         self.servers = servers
         self.folder = folder
         self._administrator = psycopg.connect(
@@ -186,7 +195,7 @@ class Stage:
         with tempfile.TemporaryDirectory(dir=self.folder) as folder:
             env = self._env(url, Path(folder), settings or {}, latency_ms)
             try:
-                yield Place(self.servers, name, url, env, Ledger(folder), statements)
+                yield Place(self.servers, name, url, env, Ledger(folder), statements, end=self.end)
             finally:
                 statements.close()
                 self._run(f"DROP DATABASE {name} WITH (FORCE)")
@@ -225,14 +234,14 @@ class Stage:
 
 
 @contextmanager
-def open_stage() -> Iterator[Stage]:
+def open_stage(end: float = float("inf")) -> Iterator[Stage]:
     """Servers of the run's own, on sockets and on no port, until the block ends."""
     vendor.install()
     with (
         Servers.start(None, postgres_settings=_POSTGRES) as servers,
         tempfile.TemporaryDirectory(prefix="obb", ignore_cleanup_errors=True) as folder,
     ):
-        stage = Stage(servers, Path(folder))
+        stage = Stage(servers, Path(folder), end)
         stage.prepare()
         try:
             yield stage

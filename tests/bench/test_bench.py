@@ -73,6 +73,11 @@ def test_a_goal_is_met_at_its_very_number_and_missed_beyond_it(
     assert (missed.ok, missed.why_not) == (False, "the goal is missed")
 
 
+def test_a_row_with_fewer_repetitions_than_were_asked_for_is_not_right() -> None:
+    few = of(_AT_LEAST, 3.0, 3.0, wanted=3)
+    assert (few.ratio, few.ok, few.why_not) == (3.0, False, "2 of 3 repetitions count")
+
+
 def test_each_ratio_is_of_the_two_that_were_measured_side_by_side() -> None:
     slow, fast = Pair(10.0, 5.0), Pair(1000.0, 500.0)
     assert Result(_AT_LEAST, (slow, fast), 2).spread == (2.0, 2.0)
