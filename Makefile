@@ -8,7 +8,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # The tests start hundreds of processes; without compiled files each would compile all it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test test-heavy sim mutants properties chaos check stripe-cli
+.PHONY: setup demo test test-heavy sim mutants properties chaos bench bench-short bench-peers check stripe-cli
 
 setup: .venv/.installed
 
@@ -45,6 +45,24 @@ properties: setup
 # the vendor's answers are lost. CHAOS_SEED repeats the kills; CHAOS_SECONDS=1800 is the long form.
 chaos: setup
 	@$(BIN)/python -m tests.chaos
+
+# The product beside pgbench and its peers, each row with its goal; BENCH='--only wake --repeat 5'.
+BENCH ?=
+bench: setup bench-peers
+	@$(BIN)/python -m tests.bench $(BENCH)
+
+# The same with less of everything; ends in five minutes.
+bench-short: setup bench-peers
+	@$(BIN)/python -m tests.bench --short $(BENCH)
+
+# What the product is compared with lies in an environment of its own.
+bench-peers: .bench/venv/.installed
+
+.bench/venv/.installed: tests/bench/peers.txt
+	@echo "installing the benchmark's peers into .bench/venv (once)"
+	@$(PYTHON) -m venv .bench/venv
+	@.bench/venv/bin/python -m pip install --quiet --no-deps -r tests/bench/peers.txt
+	@touch $@
 
 check: setup
 	@PYTHON='$(PYTHON)' tests/checks/run

@@ -1,0 +1,167 @@
+"""What a claim of 50 rows costs beside what else the ledger holds: the product's own `Claimer`,
+in this process, on one ledger after the other, claim by claim."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from statistics import median
+
+import psycopg
+
+from outbox import Outbox, Scope
+from outbox.store.claims import Claimer
+from outbox.store.connection import Store
+from resolvers.directory import Directory
+from tests.bench import vendor
+from tests.bench.harness import Run
+from tests.bench.programs import Stuck
+from tests.bench.rows import Pair
+from tests.bench.stage import Place
+
+_LIMIT = 50
+_WARM = 3
+_BY_COLUMN = {
+    "id": "gen_random_uuid()",
+    "key": "sha256(convert_to('key' || n || %(mark)s, 'UTF8'))",
+    "fingerprint": "sha256(convert_to(n || %(mark)s, 'UTF8'))",
+    "due_at": "outbox.clock()",
+}
+_SETTLED = {
+    "status": "'succeeded'",
+    "first_sent_at": "outbox.clock()",
+    "last_sent_at": "outbox.clock()",
+    "settled_at": "outbox.clock()",
+    "told_at": "outbox.clock()",
+    "escalate_at": "NULL",
+    "receipt_id": "'wr_' || n || %(mark)s",
+    "business_status": "'paid'",
+}
+_COLUMNS = """
+SELECT attname AS name FROM pg_attribute WHERE attrelid = 'outbox.intents'::regclass
+AND attnum > 0 AND NOT attisdropped AND attidentity = '' AND attgenerated = ''
+"""
+_CHURN = """
+UPDATE outbox.intents SET status = 'succeeded', first_sent_at = outbox.clock(),
+    settled_at = outbox.clock(), escalate_at = NULL, receipt_id = 'wr_' || id
+WHERE status = 'pending' AND id <> %(row)s
+"""
+
+
+@dataclass
+class Ledger:
+    """One ledger with its claimer; ``row`` is the real intent that others are copied from,
+    ``in_lane`` one in a lane where the ledger has a lane."""
+
+    place: Place
+    claimer: Claimer
+    row: str
+    in_lane: str
+    copies: int = 0
+
+    def add(self, count: int, values: Mapping[str, str] | None = None, of: str = "") -> None:
+        """So many copies of a real intent (``row`` by default), each with a key of its own."""
+        self.copies += 1
+        said = {**_BY_COLUMN, **(values or {})}
+        names = [row["name"] for row in self.place.sql(_COLUMNS)]
+        values_of = ", ".join(said.get(name, f"i.{name}") for name in names)
+        statement = (
+            f"INSERT INTO outbox.intents ({', '.join(names)}) SELECT {values_of} "
+            "FROM generate_series(1, %(count)s) n, outbox.intents i WHERE i.id = %(row)s"
+        )
+        self.place.sql(
+            statement, {"count": count, "row": of or self.row, "mark": f" of {self.copies}"}
+        )
+
+    def settle_in(self) -> None:
+        """What autovacuum does by itself some time after so many rows have come."""
+        self.place.sql("VACUUM (ANALYZE) outbox.intents")
+
+    def claim_ms(self) -> float:
+        """One claim. Raises ``Stuck`` where it did not find what is there."""
+        began = time.perf_counter()
+        rows = self.claimer.claim(_LIMIT)
+        took_ms = (time.perf_counter() - began) * 1000
+        if len(rows) != _LIMIT:
+            raise Stuck(f"a claim found {len(rows)} of {_LIMIT} rows")
+        return took_ms
+
+
+@contextmanager
+def _ledger(run: Run, *, lane: bool = False) -> Iterator[Ledger]:
+    with run.stage.place() as place:
+        settings = place.settings
+        outbox, args = Outbox(settings), {"number": 0, "amount": 1, "text": "x" * 150, "lane": 1}
+        tools = [vendor.write_tool()]
+        if lane:
+            tools.append(vendor.write_tool("write_in_lane", lane=("lane",)))
+        with closing(outbox), psycopg.connect(place.database_url.replace("+psycopg", "")) as own:
+            scope = Scope(tenant="acme", run_id="claims")
+            rows = [str(outbox.enqueue(own, tool, scope, args).intent_id) for tool in tools]
+        store, directory = Store(settings, size=1), Directory.of(settings)
+        with closing(store), closing(directory):
+            claimer = Claimer(store, directory.sendable(), owner="bench", lease_s=3600.0)
+            yield Ledger(place, claimer, rows[0], rows[-1])
+
+
+@contextmanager
+def _ledgers(run: Run) -> Iterator[dict[str, Ledger]]:
+    """The empty ledger, and those that hold what the rows of the benchmark say; the lane's is
+    compared with a lane of one row, which is claimed for in the same two statements."""
+    sizes = run.sizes
+    wanted: dict[str, Callable[[Ledger], None]] = {
+        "claim-settled": lambda ledger: ledger.add(sizes.settled, _SETTLED),
+        "claim-pending": lambda ledger: ledger.add(sizes.pending),
+        "claim-lane": lambda ledger: ledger.add(sizes.lane, of=ledger.in_lane),
+    }
+    with ExitStack() as exits:
+        found = {"empty": exits.enter_context(_ledger(run))}
+        for name, fill in wanted.items():
+            if run.wants(name):
+                found[name] = exits.enter_context(_ledger(run, lane=name == "claim-lane"))
+                fill(found[name])
+                run.limit_s(0.0)
+        if run.wants("claim-lane"):
+            found["short lane"] = exits.enter_context(_ledger(run, lane=True))
+        if run.wants("claim-pinned"):
+            found["claim-pinned"] = exits.enter_context(_ledger(run))
+        for ledger in found.values():
+            ledger.settle_in()
+        if run.wants("claim-pinned"):
+            exits.enter_context(_pinned(found["claim-pinned"], sizes.churn))
+        yield found
+
+
+@contextmanager
+def _pinned(ledger: Ledger, churn: int) -> Iterator[None]:
+    """Somebody's old snapshot: what was settled since leaves entries that no scan may remove."""
+    with psycopg.connect(ledger.place.database_url.replace("+psycopg", "")) as connection:
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        connection.execute("SELECT count(*) FROM outbox.intents")
+        ledger.add(churn)
+        ledger.place.sql(_CHURN, {"row": ledger.row})
+        yield
+        connection.rollback()
+
+
+def claims(run: Run) -> Mapping[str, Pair]:
+    """The median of so many claims on each ledger, in turn."""
+    ledgers = run.keep("ledgers", lambda: _ledgers(run))
+    for ledger in ledgers.values():
+        ledger.add((run.sizes.claims + _WARM) * _LIMIT)
+    took: dict[str, list[float]] = {name: [] for name in ledgers}
+    for number in range(run.sizes.claims + _WARM):
+        run.limit_s(0.0)
+        for name, ledger in ledgers.items():
+            took_ms = ledger.claim_ms()
+            if number >= _WARM:
+                took[name].append(took_ms)
+    p50 = {name: median(times) for name, times in took.items()}
+    against = {"claim-lane": "short lane"}
+    return {
+        name: Pair(p50[name], p50[against.get(name, "empty")])
+        for name in p50
+        if name.startswith("claim-")
+    }

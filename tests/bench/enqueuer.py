@@ -1,0 +1,111 @@
+"""An agent's process: enqueues writes of the zero-cost vendor, and tells when.
+
+`python -m tests.bench.enqueuer COUNT` commits each by itself and rings; `--backlog` all in one
+transaction; `--per-second N` at that pace; `--lanes N` spreads them over so many ordered lanes;
+`--stripe` makes them charges.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from typing import Any
+
+import psycopg
+
+from outbox import Outbox, Scope, WriteTool
+from tests.bench import vendor
+
+# What else an agent says with a write.
+_TEXT = "a line of text such as an invoice, a ticket or a mail has, some hundred bytes of it" * 2
+
+
+def main() -> int:
+    """Prints one object: ``began_ns``, ``ended_ns`` (CLOCK_MONOTONIC) and ``committed``, a list of
+    [intent id, ns]."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("count", type=int)
+    parser.add_argument("--backlog", action="store_true")
+    parser.add_argument("--per-second", type=float, default=0.0)
+    parser.add_argument("--lanes", type=int, default=0)
+    parser.add_argument("--stripe", action="store_true")
+    given = parser.parse_args()
+    vendor.install()
+    outbox = Outbox.from_env()
+    url = outbox.settings.database_url.replace("+psycopg", "")
+    with psycopg.connect(url) as connection:
+        enqueue = _backlog if given.backlog else _one_by_one
+        told = enqueue(outbox, connection, given)
+    outbox.close()
+    print(json.dumps(told))
+    return 0
+
+
+def _write(number: int) -> dict[str, Any]:
+    return {"number": number, "amount": 4900, "lane": 0, "text": _TEXT}
+
+
+def charge(number: int) -> dict[str, Any]:
+    """What is asked of Stripe."""
+    return {
+        "invoice_id": f"in_{number}",
+        "amount": 4900,
+        "currency": "usd",
+        "customer": "cus_bench",
+        "confirm": True,
+        "payment_method": "pm_card_visa",
+    }
+
+
+def _charges() -> WriteTool:
+    return WriteTool(
+        "charge_invoice",
+        vendor="stripe",
+        operation="payment_intents.create",
+        side_effect="charge",
+        identity=("invoice_id",),
+        guard=("amount", "currency", "customer"),
+        money=("amount", "currency"),
+    )
+
+
+def _backlog(outbox: Outbox, connection: Any, given: argparse.Namespace) -> dict[str, Any]:
+    tool = vendor.write_tool(lane=("lane",)) if given.lanes else vendor.write_tool()
+    scope = Scope(tenant="acme", run_id="backlog")
+    asks = [(scope, {**_write(n), "lane": n % max(given.lanes, 1)}) for n in range(given.count)]
+    if given.stripe:
+        tool, asks = _charges(), [(scope, charge(n)) for n in range(given.count)]
+    outbox.enqueue_many(connection, tool, asks)
+    began = time.monotonic_ns()
+    connection.commit()
+    outbox.ring()
+    return {"began_ns": began, "ended_ns": time.monotonic_ns(), "committed": []}
+
+
+def _one_by_one(outbox: Outbox, connection: Any, given: argparse.Namespace) -> dict[str, Any]:
+    tool, scope = vendor.write_tool(), Scope(tenant="acme", run_id="live")
+    outbox.enqueue(connection, tool, scope, _write(-1))  # imports, and opens connections
+    connection.rollback()
+    committed = []
+    began = time.monotonic_ns()
+    for number in range(given.count):
+        if given.per_second:
+            left_s = began / 1e9 + number / given.per_second - time.monotonic()
+            time.sleep(max(left_s, 0.0))
+        answer = outbox.enqueue(connection, tool, scope, _write(number))
+        connection.commit()
+        at = time.monotonic_ns()
+        outbox.ring()
+        committed.append([answer.intent_id.hex, at])
+    ended = time.monotonic_ns()
+    return {
+        "began_ns": began,
+        "ended_ns": ended,
+        "committed": committed if given.per_second else [],
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,81 @@
+"""What a run tells: one JSON object, a table, and a picture."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tests.bench.peers import PYTHON
+from tests.bench.rows import Result
+
+
+def as_json(results: Sequence[Result], machine: dict[str, Any]) -> dict[str, Any]:
+    """``ok`` and ``rows``; of each row the median ``ratio`` (None: nothing counts) with ``low`` and
+    ``high``, the medians of both sides in ``unit``, and ``why`` it is not ok."""
+    return {
+        "ok": bool(results) and all(result.ok for result in results),
+        "machine": machine,
+        "rows": [_row(result) for result in results],
+    }
+
+
+def _row(result: Result) -> dict[str, Any]:
+    row = result.row
+    low, high = result.spread or (None, None)
+    return {
+        "name": row.name,
+        "title": row.title,
+        "against": row.against,
+        "ratio": result.ratio,
+        "low": low,
+        "high": high,
+        "goal": row.goal,
+        "sense": row.sense,
+        "unit": row.unit,
+        "ours": median(pair.ours for pair in result.pairs) if result.pairs else None,
+        "reference": median(pair.reference for pair in result.pairs) if result.pairs else None,
+        "repetitions": len(result.pairs),
+        "void": result.void,
+        "ok": result.ok,
+        "why": result.why_not,
+    }
+
+
+def written(told: dict[str, Any], folder: Path) -> tuple[Path, Path | None]:
+    """`latest.json`, and `latest.png` where the peers' environment has what draws it."""
+    folder.mkdir(exist_ok=True)
+    path, picture = folder / "latest.json", folder / "latest.png"
+    path.write_text(json.dumps(told, indent=1) + "\n")
+    picture.unlink(missing_ok=True)
+    if PYTHON.exists():
+        plot = Path(__file__).with_name("plot.py")
+        subprocess.run([str(PYTHON), str(plot), str(path), str(picture)], check=False)
+    return path, picture if picture.exists() else None
+
+
+def show(told: dict[str, Any], console: Console) -> None:
+    """The table, for a person."""
+    table = Table("row", "against", "ratio", "spread", "goal", "ours", "reference", "ok")
+    for row in told["rows"]:
+        sense = "at least" if row["sense"] == "at least" else "at most"
+        spread = f"{_said(row['low'])} to {_said(row['high'])}" if row["repetitions"] else "-"
+        table.add_row(
+            Text(f"{row['name']}: {row['title']}"), Text(row["against"]), _said(row["ratio"]),
+            spread, f"{sense} {row['goal']:g}", f"{_said(row['ours'])} {row['unit']}",
+            _said(row["reference"]), "yes" if row["ok"] else Text("NO: " + row["why"]),
+        )  # fmt: skip
+    console.print(table)
+
+
+def _said(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

@@ -1,0 +1,104 @@
+"""The rows of the benchmark and their goals; the goals are the project's own, see README.md."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Row:
+    """One comparison: ``ratio`` is ours divided by the reference's, in ``unit`` each. ``goal`` is
+    the least ratio, or with ``sense`` "at most" the largest."""
+
+    name: str
+    title: str
+    against: str
+    goal: float
+    unit: str
+    sense: Literal["at least", "at most"] = "at least"
+
+    def meets(self, ratio: float) -> bool:
+        """Whether a ratio is as good as it must be."""
+        return ratio >= self.goal if self.sense == "at least" else ratio <= self.goal
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What one repetition measured, side by side."""
+
+    ours: float
+    reference: float
+
+    @property
+    def ratio(self) -> float:
+        """Ours divided by the reference's."""
+        return self.ours / self.reference
+
+
+@dataclass(frozen=True)
+class Result:
+    """A row's repetitions that count, how many were void, and what must not have been."""
+
+    row: Row
+    pairs: tuple[Pair, ...]
+    wanted: int
+    void: int = 0
+    faults: tuple[str, ...] = ()
+
+    @property
+    def ratio(self) -> float | None:
+        """The median; None where no repetition counts."""
+        return median(pair.ratio for pair in self.pairs) if self.pairs else None
+
+    @property
+    def spread(self) -> tuple[float, float] | None:
+        """The least and the largest ratio."""
+        ratios = [pair.ratio for pair in self.pairs]
+        return (min(ratios), max(ratios)) if ratios else None
+
+    @property
+    def ok(self) -> bool:
+        """The goal is met, by as many repetitions as were asked for, and nothing was broken."""
+        ratio = self.ratio
+        enough = len(self.pairs) >= self.wanted
+        return ratio is not None and enough and not self.faults and self.row.meets(ratio)
+
+    @property
+    def why_not(self) -> str:
+        """What is wrong, in words; empty where nothing is."""
+        said = list(self.faults)
+        if len(self.pairs) < self.wanted:
+            void = f", {self.void} void" if self.void else ""
+            said.append(f"{len(self.pairs)} of {self.wanted} repetitions count{void}")
+        elif self.ratio is not None and not self.row.meets(self.ratio):
+            said.append("the goal is missed")
+        return "; ".join(said)
+
+
+P1, P16 = "pgbench, bare life cycle, 1 client", "pgbench, bare life cycle, 16 clients"
+EMPTY = "the same claim on an empty table"
+ROWS = (
+    Row("enqueue", "enqueue, 1 client", "pgbench insert, 1 client", 0.5, "per s"),
+    Row("drain-limit", "drain of a backlog, 0 ms", P16, 1.0, "per s"),
+    Row("drain-celery", "drain of a backlog, 0 ms", "Celery, 64 threads, ledger", 8.0, "per s"),
+    Row("drain-pgqueuer", "drain of a backlog, 0 ms", "pgqueuer", 3.0, "per s"),
+    Row("drain-dbos", "drain of a backlog, 0 ms", "DBOS", 1.0, "per s"),
+    Row("drain-commits", "commits per intent, draining", "one", 1.2, "commits", "at most"),
+    Row("drain-wal", "WAL per intent, draining", P16, 1.3, "bytes", "at most"),
+    Row("drain-64", "drain, 50 ms, 64 in flight", "64 / 50 ms", 0.9, "per s"),
+    Row("drain-400", "drain, 50 ms, 400 in flight, 2 processes", "400 / 50 ms", 0.75, "per s"),
+    Row("live-limit", "live, 0 ms, one enqueuer", P1, 0.8, "per s"),
+    Row("live-celery", "live, 0 ms, one enqueuer", "Celery, 64 threads, ledger", 1.9, "per s"),
+    Row("live-commits", "commits per intent, live", "one", 2.2, "commits", "at most"),
+    Row("wake", "commit to first byte, 20 a second", "Celery prefork", 1.0, "ms, p50", "at most"),
+    Row("claim-settled", "claim of 50 beside settled rows", EMPTY, 1.2, "ms, p50", "at most"),
+    Row("claim-pending", "claim of 50 out of pending rows", EMPTY, 1.3, "ms, p50", "at most"),
+    Row("claim-lane", "claim of 50 beside one long lane", EMPTY, 1.2, "ms, p50", "at most"),
+    Row("claim-pinned", "claim of 50 under a pinned snapshot", EMPTY, 1.3, "ms, p50", "at most"),
+    Row("lanes", "10 ordered lanes, 50 ms", "10 / 50 ms", 0.95, "per s"),
+    Row("stripe", "drain through the Stripe SDK", "the bare SDK, same threads", 0.85, "per s"),
+    Row("killed", "a worker killed in mid-run", "lease + 2 s", 1.0, "s", "at most"),
+)
+BY_NAME = {row.name: row for row in ROWS}
