@@ -76,6 +76,7 @@ async def run(args: argparse.Namespace) -> None:
     admin.close()
     for task in work:
         task.cancel()
+    await asyncio.gather(*work, return_exceptions=True)
     await server.stop()
     for task in ended:
         task.result()

@@ -67,6 +67,13 @@ class Sender:
             except TimeoutError:
                 continue
 
+    async def stop(self) -> None:
+        """Gives up what is being delivered: the next run delivers it again."""
+        under_way = list(self._under_way.values())
+        for task in under_way:
+            task.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
+
     def _due(self) -> list[Row]:
         free = AT_ONCE - len(self._under_way)
         rows = self._ledger.all(

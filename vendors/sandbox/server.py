@@ -258,8 +258,12 @@ class Server:
             traceback.print_exc()
 
     async def stop(self) -> None:
-        for task in list(self._tasks):
+        """Ends what is under way, and then the ledger that all of it writes to."""
+        under_way = list(self._tasks)
+        for task in under_way:
             task.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
+        await self.sender.stop()
         for connection in list(self.connections):
             connection.close()
         self.ledger.close()
