@@ -436,6 +436,8 @@ def _refused(address: str) -> bool:
         httpx.get(f"{address}/livez", trust_env=False)
     except httpx.ConnectError:
         return True
+    except httpx.TransportError:
+        return False  # taken in the moment in which the listener was closed
     return False
 
 
