@@ -48,7 +48,7 @@ def enqueued(scene: Scene, count: int) -> list[UUID]:
 def kept(scene: Scene) -> list[UUID]:
     """Charges that were done, once each."""
     made = enqueued(scene, 3)
-    wait_until(lambda: not scene.sql("SELECT FROM outbox.intents WHERE settled_at IS NULL"))
+    wait_until(lambda: not scene.sql("SELECT 1 FROM outbox.intents WHERE settled_at IS NULL"))
     return made
 
 
