@@ -38,7 +38,6 @@ from resolvers.decide import (
 )
 from resolvers.directory import Directory
 from resolvers.evidence import apply_reading, look_up
-from resolvers.pacing import Paced
 from vendors.watchdog import Watchdog
 
 _log = logging.getLogger(__name__)
@@ -92,13 +91,13 @@ class Looker:
     def _start(self, budget_s: float) -> list[Future[None]]:
         give_up = time.monotonic() + budget_s
         begun: list[Future[None]] = []
-        for claim, work in (
-            (doubt.claim_doubts, self._resolve),
-            (doubt.claim_verifications, self._verify),
+        for claim, ask, work in (
+            (doubt.claim_doubts, doubt.doubtful, self._resolve),
+            (doubt.claim_verifications, doubt.unverified, self._verify),
         ):
             whole = partial(claim, hold_s=self._hold_s)
             begun += self._begin(partial(whole, accounts=self._prefixes), work, give_up)
-            for meter in self._metered_due(claim):
+            for meter in self._metered_due(ask):
                 begun += self._begin(self._paced(whole, meter), work, give_up)
         return begun
 
@@ -126,11 +125,10 @@ class Looker:
                 break
         return begun
 
-    def _metered_due(self, claim: Callable[..., list[Intent]]) -> list[Meter]:
+    def _metered_due(self, ask: Callable[[Transaction, list[str]], list[str]]) -> list[Meter]:
         """The rates of the accounts that have one and something to look at."""
         if not self._meters:
             return []
-        ask = doubt.doubtful if claim is doubt.claim_doubts else doubt.unverified
         with self._store.transaction() as tx:
             due = ask(tx, list(self._meters))
             rates.open_buckets(tx, [self._meters[prefix] for prefix in due])
@@ -262,7 +260,7 @@ class Looker:
             return Unreadable("the account is not the one the intent was sent for")
         deadline_s = self._directory.policy.look_deadline_s
         meter = self._directory.meter(row.vendor, row.account)
-        paced = Paced(self._store, meter, patience_s=deadline_s / 4) if meter else None
+        paced = pacing.Paced(self._store, meter, patience_s=deadline_s / 4) if meter else None
         try:
             with self._watchdog.limit(deadline_s, paced) as cutoff:
                 seen = read(vendor, row.call_to_read(account, cutoff))

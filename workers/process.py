@@ -31,6 +31,7 @@ from kombu.entity import Queue
 
 from outbox.doorbell import DRAIN_TASK, SEND_QUEUE, broker_url_of
 from outbox.settings import Settings
+from resolvers.health import periods_s
 from workers.children import Children, end_within
 from workers.rounds import Rounds
 from workers.runtime import Poller, Runtime, Slots, slot_folder
@@ -150,17 +151,9 @@ def build_app(settings: Settings) -> Celery:
 
 def _ticks(settings: Settings) -> dict[str, dict[str, Any]]:
     """Beat's schedule: each job's task, its period and its queue."""
-    policy = settings.policy
-    ticks = {
-        "drain": (DRAIN_TASK, policy.tick_drain_s, SEND_QUEUE),
-        "expire": ("outbox.expire", policy.tick_expire_s, RESOLVE_QUEUE),
-        "join": ("outbox.join", policy.tick_join_s, RESOLVE_QUEUE),
-        "resolve": ("outbox.resolve", policy.tick_resolve_s, RESOLVE_QUEUE),
-        "escalate": ("outbox.escalate", policy.tick_escalate_s, RESOLVE_QUEUE),
-        "page": ("outbox.page", policy.tick_page_s, RESOLVE_QUEUE),
-    }
-    if settings.retention_s is not None:
-        ticks["prune"] = ("outbox.prune", policy.tick_prune_s, RESOLVE_QUEUE)
+    ticks = {"drain": (DRAIN_TASK, settings.policy.tick_drain_s, SEND_QUEUE)}
+    for role, period in periods_s(settings).items():
+        ticks[role] = (f"outbox.{role}", period, RESOLVE_QUEUE)
     return {
         name: {
             "task": task,

@@ -24,7 +24,7 @@ from outbox.store import switches
 from outbox.store.connection import Store
 from resolvers import escalating, joining, pagers, paging, pruning, sweeping
 from resolvers.directory import Directory
-from resolvers.health import release
+from resolvers.health import periods_s, release
 from resolvers.identifying import identify
 from resolvers.looking import Looker
 from workers.clock_watch import ClockWatch
@@ -92,20 +92,16 @@ class Runtime:
         self._stopping = stopping
         self.clock = ClockWatch(self.store, step_s=self.policy.clock_step_s)
         self._away: set[str] = set()
-        self._jobs: dict[str, tuple[float, Callable[[], int]]] = {
-            "expire": (self.policy.tick_expire_s, self._expire),
-            "join": (self.policy.tick_join_s, self._join),
-            "resolve": (self.policy.tick_resolve_s, self._look),
-            "escalate": (self.policy.tick_escalate_s, self._escalate),
-            "page": (self.policy.tick_page_s, self._page),
+        # Every resolver job and its period in seconds.
+        self.roles = periods_s(settings)
+        self._jobs: dict[str, Callable[[], int]] = {
+            "expire": self._expire,
+            "join": self._join,
+            "resolve": self._look,
+            "escalate": self._escalate,
+            "page": self._page,
+            "prune": self._prune,
         }
-        if settings.retention_s is not None:
-            self._jobs["prune"] = (self.policy.tick_prune_s, self._prune)
-
-    @property
-    def roles(self) -> dict[str, float]:
-        """Every resolver job and its period in seconds."""
-        return {name: period for name, (period, _) in self._jobs.items()}
 
     def drain(self) -> int:
         """Sends what is due, if a slot is free. A database that is away leaves the work where it
@@ -118,7 +114,7 @@ class Runtime:
     def run(self, role: str) -> int:
         """Runs one resolver job and records its heartbeat. A database that is away leaves the
         work where it is: in its rows, for the next tick."""
-        _, job = self._jobs[role]
+        job = self._jobs[role]
 
         def work() -> int:
             done = job()

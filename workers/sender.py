@@ -108,9 +108,8 @@ class Sender:
         """Claims for accounts, too, of which it was learned since whose they are."""
         sendable = self._directory.sendable()
         if sendable != self._sendable:
-            probes = self._claimer.probes
-            self._sendable, self._claimer = sendable, self._claimer_for(sendable)
-            self._claimer.probes = probes
+            self._sendable = sendable
+            self._claimer = self._claimer_for(sendable, probes=self._claimer.probes)
 
     def _drain(self, budget_s: float) -> int:
         end = time.monotonic() + budget_s

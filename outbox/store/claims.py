@@ -87,8 +87,10 @@ class Claimer:
         owner: str,
         lease_s: float,
         steps: int = _STEPS,
+        probes: set[UUID] | None = None,
     ) -> None:
         self._store = store
+        self.probes: set[UUID] = set() if probes is None else probes
         params = {
             "lease_s": lease_s,
             "owner": owner,
@@ -105,11 +107,10 @@ class Claimer:
             (_METERED, [s for s in sendable if s.meter is not None]),
         )
         self._parts = [
-            _Part(store, how, {**params, "known": Jsonb([s.as_json() for s in those])})
+            _Part(store, how, {**params, "known": Jsonb([s.as_json() for s in those])}, self.probes)
             for how, those in parts
             if those
         ]
-        self.probes: set[UUID] = set()
         self.token_in_s: float | None = None
 
     def claim(self, limit: int) -> list[Intent]:
@@ -132,7 +133,6 @@ class Claimer:
         self.token_in_s = min(waits, default=None)
         # A backlog of the one kind may fill each claim: the other kind goes first the next time.
         self._parts.reverse()
-        self._take_probes()
         if slow is not None and not found:
             raise slow
         return found
@@ -144,7 +144,6 @@ class Claimer:
         for part in self._parts:
             if ahead.crashed and not found:
                 found = part.claim_alone(ahead)
-        self._take_probes()
         return found
 
     def _look_ahead(self) -> _Ahead:
@@ -155,11 +154,6 @@ class Claimer:
         self._are_open = True
         assert row is not None
         return _Ahead(**row)
-
-    def _take_probes(self) -> None:
-        for part in self._parts:
-            self.probes.update(part.probes)
-            part.probes.clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,16 +177,18 @@ _METERED = _How(
 
 class _Part:
     """The claims for accounts of one kind. Remembers where its scans of gates and lanes stopped, so
-    that no gate or lane starves behind those that sort before it."""
+    that no gate or lane starves behind those that sort before it. Adds to ``probes``."""
 
-    def __init__(self, store: Store, how: _How, params: Mapping[str, Any]) -> None:
+    def __init__(
+        self, store: Store, how: _How, params: Mapping[str, Any], probes: set[UUID]
+    ) -> None:
         self._store = store
         self._how = how
         self.params = params
+        self._probes = probes
         self._gate = ""
         self._lane = ""
         self._scans = [self._claim_lanes, self._claim_gates]
-        self.probes: set[UUID] = set()
         self.token_in_s: float | None = None
 
     def claim(self, limit: int, ahead: _Ahead) -> list[Intent]:
@@ -266,7 +262,7 @@ class _Part:
         with self._store.transaction() as tx:
             seen = tx.all(sql, {**self.params, "limit": limit, "cursor": cursor})
         rows = [row for row in seen if row["id"] is not None]
-        self.probes.update(row["id"] for row in rows if row["probed"])
+        self._probes.update(row["id"] for row in rows if row["probed"])
         stopped = seen[0]["stopped_at"] if seen else None
         if seen and "token_in_s" in seen[0]:
             self.token_in_s = seen[0]["token_in_s"]

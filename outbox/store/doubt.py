@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from types import MappingProxyType
+from typing import LiteralString
 from uuid import UUID, uuid4
 
 from psycopg.types.json import Jsonb
@@ -62,6 +63,13 @@ def cancel_stale_epochs(tx: Transaction, limit: int) -> list[Intent]:
     return [as_intent(row, tx.codec) for row in rows]
 
 
+_DOUBTFUL: LiteralString = (
+    "status = 'unknown' AND due_at <= outbox.clock() "
+    "AND (resolver_until IS NULL OR resolver_until <= outbox.clock())"
+)
+_UNVERIFIED: LiteralString = "verify_at <= outbox.clock()"
+
+
 def claim_doubts(
     tx: Transaction, *, limit: int, hold_s: float, accounts: list[str]
 ) -> list[Intent]:
@@ -72,8 +80,7 @@ def claim_doubts(
         UPDATE outbox.intents i SET resolver_token = %(token)s,
             resolver_until = outbox.clock() + %(hold_s)s * INTERVAL '1 second'
         FROM (
-            SELECT id FROM outbox.intents WHERE status = 'unknown' AND due_at <= outbox.clock()
-            AND (resolver_until IS NULL OR resolver_until <= outbox.clock())
+            SELECT id FROM outbox.intents WHERE {_DOUBTFUL}
             AND EXISTS (SELECT FROM unnest(%(accounts)s::text[]) a WHERE starts_with(gate, a))
             ORDER BY due_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
         ) d WHERE i.id = d.id RETURNING {COLUMNS_OF_I}
@@ -83,26 +90,22 @@ def claim_doubts(
     return [as_intent(row, tx.codec) for row in rows]
 
 
-_OF_ACCOUNTS = (
-    "SELECT a AS prefix FROM unnest(%(accounts)s::text[]) a WHERE EXISTS (SELECT FROM "
-    "outbox.intents WHERE {due} AND starts_with(gate, a)) ORDER BY a"
-)
-
-
 def doubtful(tx: Transaction, accounts: list[str]) -> list[str]:
     """Which of these gate prefixes have rows in doubt that are due for a look."""
-    due = (
-        "status = 'unknown' AND due_at <= outbox.clock() "
-        "AND (resolver_until IS NULL OR resolver_until <= outbox.clock())"
-    )
-    rows = tx.all(_OF_ACCOUNTS.format(due=due), {"accounts": accounts})
-    return [row["prefix"] for row in rows]
+    return _with_due(tx, accounts, _DOUBTFUL)
 
 
 def unverified(tx: Transaction, accounts: list[str]) -> list[str]:
     """Which of these gate prefixes have landed rows that are due for their verifying look."""
-    due = "verify_at <= outbox.clock()"
-    rows = tx.all(_OF_ACCOUNTS.format(due=due), {"accounts": accounts})
+    return _with_due(tx, accounts, _UNVERIFIED)
+
+
+def _with_due(tx: Transaction, accounts: list[str], due: LiteralString) -> list[str]:
+    rows = tx.all(
+        "SELECT a AS prefix FROM unnest(%(accounts)s::text[]) a WHERE EXISTS "
+        f"(SELECT FROM outbox.intents WHERE {due} AND starts_with(gate, a)) ORDER BY a",
+        {"accounts": accounts},
+    )
     return [row["prefix"] for row in rows]
 
 
@@ -114,7 +117,7 @@ def claim_verifications(
         f"""
         UPDATE outbox.intents i SET verify_at = outbox.clock() + %(hold_s)s * INTERVAL '1 second'
         FROM (
-            SELECT id FROM outbox.intents WHERE verify_at <= outbox.clock()
+            SELECT id FROM outbox.intents WHERE {_UNVERIFIED}
             AND EXISTS (SELECT FROM unnest(%(accounts)s::text[]) a WHERE starts_with(gate, a))
             ORDER BY verify_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
         ) d WHERE i.id = d.id RETURNING {COLUMNS_OF_I}
