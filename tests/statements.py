@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
+from uuid import UUID
 
 import psycopg
 from psycopg.rows import DictRow, dict_row
@@ -55,5 +56,30 @@ class Statements:
 def _run(
     connection: psycopg.Connection[DictRow], statement: str, params: Mapping[str, Any] | None
 ) -> list[dict[str, Any]]:
-    cursor = connection.execute(statement.encode(), params)
-    return list(cursor.fetchall()) if cursor.description else []
+    return fetched(connection.execute(statement.encode(), params))
+
+
+def fetched(cursor: psycopg.Cursor[Any]) -> list[Any]:
+    """The rows, if the statement gives any: of one that names no column too."""
+    return list(cursor.fetchall()) if cursor.description is not None else []
+
+
+def copied(
+    sql: Callable[..., Any], count: int, made: Mapping[str, str], *, of: UUID | None = None
+) -> None:
+    """So many intents like that one, or like the first. ``made`` says by SQL what a column has
+    instead: ``i`` is the row that is copied, ``n`` counts from 1. Each has an id of its own; the
+    caller makes keys and fingerprints that are new."""
+    columns = sql(
+        "SELECT column_name FROM information_schema.columns WHERE table_schema = 'outbox' "
+        "AND table_name = 'intents' AND is_identity = 'NO'"
+    )
+    names = [row["column_name"] for row in columns]
+    made = {"id": "gen_random_uuid()", **made}
+    sql(
+        f"INSERT INTO outbox.intents ({', '.join(names)}) "
+        f"SELECT {', '.join(made.get(name, 'i.' + name) for name in names)} FROM "
+        "(SELECT * FROM outbox.intents WHERE COALESCE(id = %(of)s, true) ORDER BY seq LIMIT 1) i, "
+        f"generate_series(1, {count}) n",
+        {"of": of},
+    )

@@ -19,6 +19,7 @@ from outbox import Settings
 from outbox.schema import upgrade
 from outbox.settings import process_environment
 from tests.drills.proxy import Proxy
+from tests.statements import fetched
 from vendors.sandbox.client import Sandbox
 from workers.server_programs import ServersError
 from workers.servers import Servers
@@ -72,8 +73,7 @@ class Scene:
         with psycopg.connect(
             self.database_url, autocommit=True, row_factory=dict_row
         ) as connection:
-            cursor = connection.execute(statement.encode(), params)
-            return list(cursor.fetchall()) if cursor.description else []
+            return fetched(connection.execute(statement.encode(), params))
 
     def written_pages(self) -> list[dict[str, Any]]:
         """Every page in the pager's file."""

@@ -23,7 +23,7 @@ from psycopg.rows import dict_row
 
 from outbox import Outbox, Scope, Settings, WriteTool
 from outbox.outcomes import Lost, Outcome, Receipt
-from outbox.store import escalations, intents, records
+from outbox.store import escalations, inbox, intents, records
 from outbox.store.claims import Claimer
 from outbox.store.connection import Store
 from outbox.store.intents import Intent
@@ -106,6 +106,25 @@ class Desk:
                 connection, tool, Scope(tenant=tenant, run_id="run-1"), args
             )
         return answer.intent_id
+
+    def keep(self, event_id: str, state: str, body: bytes | None = b"{}", **more: Any) -> int:
+        """An event as it lies in the inbox; its number there."""
+        with self.store.transaction() as tx:
+            assert inbox.keep(
+                tx,
+                vendor="stripe",
+                account="default",
+                mode="test",
+                event_id=event_id,
+                kind="payment_intent.succeeded",
+                body=body,
+                state=state,
+                **more,
+            )
+        (row,) = self.sql(
+            "SELECT id FROM outbox.webhook_inbox WHERE event_id = %(id)s", {"id": event_id}
+        )
+        return int(row["id"])
 
     def claim(self) -> list[Intent]:
         """Leases what is due, as a worker does."""

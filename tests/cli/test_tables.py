@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from outbox.outcomes import Business, Lost, Reading, Receipt, Refused, Standing
-from outbox.store import escalations, inbox, moves
+from outbox.store import escalations, moves
 from resolvers import holding, triage
 from tests.cli.desk import Desk
 
@@ -71,18 +71,8 @@ def names(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     triage.cancel(desk.store, str(cancelled), by="alice", reason="customer withdrew")
     desk.enqueue(invoice_id="in_1005", amount=990)
     for number, state in enumerate(("joined", "parked", "mismatch")):
-        with desk.store.transaction() as tx:
-            inbox.keep(
-                tx,
-                vendor="stripe",
-                account="default",
-                mode="test",
-                event_id=f"evt_golden_{number}",
-                kind="payment_intent.succeeded",
-                body=b"{}",
-                state=state,
-                detail="another account names this intent" * (state == "mismatch"),
-            )
+        detail = "another account names this intent" * (state == "mismatch")
+        desk.keep(f"evt_golden_{number}", state, detail=detail)
     desk.sql("UPDATE outbox.webhook_inbox SET intent_id = %(id)s WHERE id = 1", {"id": settled})
     return {"settled": str(settled), "doubtful": str(doubtful), "question": str(question)}
 

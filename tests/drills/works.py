@@ -22,6 +22,7 @@ from psycopg.rows import dict_row
 from outbox import Outbox, Scope, Settings
 from outbox.schema import upgrade
 from outbox.settings import process_environment
+from tests.statements import fetched
 from tests.workers.floor import CARD, CHARGE, wait_until
 from vendors.sandbox.client import Sandbox
 from workers.servers import Servers
@@ -92,8 +93,7 @@ class Works:
         """Runs a statement of the test's own."""
         url = self.database_url.replace("+psycopg", "")
         with psycopg.connect(url, autocommit=True, row_factory=dict_row) as connection:
-            cursor = connection.execute(statement.encode(), params)
-            return list(cursor.fetchall()) if cursor.description else []
+            return fetched(connection.execute(statement.encode(), params))
 
     def statuses(self, ids: Sequence[UUID]) -> dict[str, int]:
         """How many of these there are of each status."""

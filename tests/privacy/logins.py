@@ -14,6 +14,7 @@ from psycopg.rows import dict_row
 
 from outbox import Outbox
 from outbox.store.connection import Store
+from tests.statements import fetched
 from tests.store.book import Book
 
 _numbers = itertools.count()
@@ -33,8 +34,7 @@ class Login:
 
     def sql(self, statement: str, *values: Any) -> list[dict[str, Any]]:
         with self.connect() as connection:
-            cursor = connection.execute(statement.encode(), values or None)
-            return list(cursor.fetchall()) if cursor.description else []
+            return fetched(connection.execute(statement.encode(), values or None))
 
 
 class Logins:

@@ -20,6 +20,7 @@ from psycopg.rows import dict_row
 
 from outbox import Outbox, Scope, Settings, WriteTool
 from resolvers.receiving import Receiver
+from tests.statements import fetched
 from tests.workers.floor import new_account, wait_until
 from vendors.sandbox.client import Sandbox
 from workers.cli import root
@@ -127,8 +128,7 @@ class Scene:
     def sql(self, statement: str, params: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
         """A statement of the test's own."""
         with psycopg.connect(self.url, autocommit=True, row_factory=dict_row) as connection:
-            cursor = connection.execute(statement.encode(), params)
-            return list(cursor.fetchall()) if cursor.description else []
+            return fetched(connection.execute(statement.encode(), params))
 
     def args(self, invoice: str, **changes: Any) -> dict[str, Any]:
         return {"invoice_id": invoice, "amount": 1200, "currency": "usd", **PERSONAL, **changes}

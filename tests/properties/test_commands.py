@@ -15,8 +15,6 @@ from click.testing import CliRunner
 from hypothesis import event, given, note
 from hypothesis import strategies as st
 
-from outbox.store import inbox
-from outbox.store.connection import Store
 from tests.cli.desk import Desk, open_desk
 from tests.properties.command_lines import ODD, PROCESSES, Known, command_line, leaves
 from tests.properties.picks import Picks
@@ -67,7 +65,7 @@ def known(terminal: Terminal) -> Known:
         desk.enqueue(tenant="globex"),
     ]
     questions = [desk.escalate(lost), desk.escalate(intents[3], "contradiction", objects=["pi_2"])]
-    _event(desk.store)
+    desk.keep("evt_1", "new")
 
     def short(ids: list[UUID]) -> list[str]:
         return [str(each)[:size] for each in ids for size in (36, 8, 4)]
@@ -88,20 +86,6 @@ def known(terminal: Terminal) -> Known:
     return Known(
         by_name, ["acme", "run-1", "stripe", "stripe/default", "1d", "10m", "2s", "1", "x"]
     )
-
-
-def _event(store: Store) -> None:
-    with store.transaction() as tx:
-        inbox.keep(
-            tx,
-            vendor="stripe",
-            account="default",
-            mode="test",
-            event_id="evt_1",
-            kind="payment_intent.succeeded",
-            body=b"{}",
-            state="new",
-        )
 
 
 def check(words: list[str], code: int, out: str, err: str) -> None:

@@ -12,6 +12,7 @@ import pytest
 from outbox.store import escalations, switches
 from resolvers import holding, parts
 from resolvers.escalating import escalate_once
+from tests.statements import copied
 from tests.workers.floor import READS, Floor, in_lane, wait_until
 
 HOUR = 3600.0
@@ -19,23 +20,11 @@ HOUR = 3600.0
 
 def _many(floor: Floor, count: int, *, of: UUID) -> None:
     """Rows like that one, never sent."""
-    names = [
-        row["column_name"]
-        for row in floor.sql(
-            "SELECT column_name FROM information_schema.columns WHERE table_schema = 'outbox' "
-            "AND table_name = 'intents' AND is_identity = 'NO'"
-        )
-    ]
     made = {
-        "id": "gen_random_uuid()",
         "key": "sha256(gen_random_uuid()::text::bytea)",
         "fingerprint": "sha256(gen_random_uuid()::text::bytea)",
     }
-    floor.sql(
-        f"INSERT INTO outbox.intents ({', '.join(names)}) "
-        f"SELECT {', '.join(made.get(name, 'i.' + name) for name in names)} "
-        f"FROM outbox.intents i, generate_series(1, {count}) n WHERE i.id = '{of}'"
-    )
+    copied(floor.sql, count, made, of=of)
 
 
 def _pause(floor: Floor) -> None:

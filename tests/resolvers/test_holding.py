@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from outbox import Denied, Invalid, NotFound
-from outbox.store import escalations, inbox
+from outbox.store import escalations
 from resolvers import holding, triage
 from tests.cli.conftest import desk, sandbox  # noqa: F401
 from tests.cli.desk import Desk
@@ -146,26 +146,8 @@ def test_a_question_about_an_intent_or_a_closed_account_is_not_simply_closed(des
         holding.close(desk.store, str(held["id"]), by="alice", reason="tired")
 
 
-def keep(desk: Desk, event_id: str, state: str, body: bytes | None = b"{}") -> str:
-    with desk.store.transaction() as tx:
-        inbox.keep(
-            tx,
-            vendor="stripe",
-            account="default",
-            mode="test",
-            event_id=event_id,
-            kind="payment_intent.succeeded",
-            body=body,
-            state=state,
-        )
-    (row,) = desk.sql(
-        "SELECT id FROM outbox.webhook_inbox WHERE event_id = %(id)s", {"id": event_id}
-    )
-    return str(row["id"])
-
-
 def test_a_parked_event_is_joined_again_when_a_person_says_so(desk: Desk) -> None:
-    number = keep(desk, "evt_1", "parked")
+    number = str(desk.keep("evt_1", "parked"))
     assert holding.replay(desk.store, number, by="alice", reason="restored").changed
     assert not holding.replay(desk.store, number, by="alice", reason="restored").changed
     (row,) = desk.sql("SELECT state, due_at FROM outbox.webhook_inbox")
@@ -176,7 +158,7 @@ def test_a_parked_event_is_joined_again_when_a_person_says_so(desk: Desk) -> Non
 
 
 def test_an_event_whose_body_was_not_kept_cannot_be_replayed(desk: Desk) -> None:
-    number = keep(desk, "evt_1", "foreign", body=None)
+    number = str(desk.keep("evt_1", "foreign", None))
     with pytest.raises(Denied):
         holding.replay(desk.store, number, by="alice", reason="x")
 

@@ -14,7 +14,6 @@ import psycopg
 
 from outbox import Answer, Outbox, Scope, WriteTool
 from outbox.outcomes import Business, Reading, Receipt, Refused, Standing
-from outbox.store import inbox
 from outbox.store.intents import Intent
 from outbox.store.invariants import OF_INTENTS
 from outbox.store.invariants_beside import BESIDE
@@ -97,29 +96,9 @@ class Attic:
             "description": PERSON,
             **of_object,
         }
-        number = self.keep(made["id"], "new", json.dumps(made).encode())
+        number = self.desk.keep(made["id"], "new", json.dumps(made).encode())
         assert join_once(self.desk.store, self.desk.directory) == 1
         return number
-
-    def keep(self, event_id: str, state: str, body: bytes | None = b"{}") -> int:
-        """An event as it lies in the inbox."""
-        with self.desk.store.transaction() as tx:
-            assert inbox.keep(
-                tx,
-                vendor="stripe",
-                account="default",
-                mode="test",
-                event_id=event_id,
-                kind="payment_intent.succeeded",
-                body=body,
-                state=state,
-            )
-        (row,) = self.desk.sql(
-            "SELECT id FROM outbox.webhook_inbox WHERE event_id = %(id)s", {"id": event_id}
-        )
-        return int(row["id"])
-
-    # -- pruning ---------------------------------------------------------------------------------
 
     def days(self, days: float) -> None:
         """Days go by."""

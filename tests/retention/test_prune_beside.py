@@ -119,7 +119,7 @@ def test_a_dry_run_counts_the_same_and_changes_nothing(attic: Attic) -> None:
     intent_id = attic.landed()
     attic.landed(TURN)
     number = attic.event(intent_id)
-    attic.keep("evt_foreign", "foreign", None)
+    attic.desk.keep("evt_foreign", "foreign", None)
     attic.days(401)
     tried = attic.prune(dry_run=True)
     assert not attic.is_empty(intent_id)

@@ -10,7 +10,7 @@ from tests.retention.attic import TURN, Attic
 def test_it_tells_what_it_did_and_why_it_kept_the_rest(attic: Attic) -> None:
     attic.landed()
     attic.landed(TURN)
-    attic.keep("evt_foreign", "foreign", None)
+    attic.desk.keep("evt_foreign", "foreign", None)
     attic.days(401)
     ran = attic.desk.run("prune", "--json")
     assert ran.code == 0
@@ -55,7 +55,7 @@ def test_too_short_or_no_duration_is_a_usage_error_that_names_the_option(
 
 def test_a_limit_stops_it_and_the_oldest_go_first(attic: Attic) -> None:
     first, second = attic.landed(), attic.landed()
-    attic.keep("evt_foreign", "foreign", None)
+    attic.desk.keep("evt_foreign", "foreign", None)
     attic.days(401)
     items = attic.desk.invoke("prune", "--limit", "1", "--json").json["items"]
     assert [i["rows"] for i in items] == [1, 0, 0, 0, 0]

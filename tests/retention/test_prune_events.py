@@ -61,7 +61,7 @@ def test_an_event_that_comes_long_after_is_stored_joined_and_emptied_in_its_own_
 def test_an_event_with_our_marks_that_matches_nothing_is_tried_for_35_days_and_then_emptied(
     attic: Attic,
 ) -> None:
-    number = attic.keep("evt_lost_intent", "parked")
+    number = attic.desk.keep("evt_lost_intent", "parked")
     attic.desk.sql("UPDATE outbox.webhook_inbox SET due_at = outbox.clock() + INTERVAL '1 h'")
     attic.days(36)
     tried = attic.prune()["unmatched_events"]
@@ -77,7 +77,7 @@ def test_an_event_with_our_marks_that_matches_nothing_is_tried_for_35_days_and_t
 def test_an_event_of_another_account_is_emptied_once_its_question_is_long_closed(
     attic: Attic,
 ) -> None:
-    number = attic.keep("evt_elsewhere", "mismatch")
+    number = attic.desk.keep("evt_elsewhere", "mismatch")
     with attic.desk.store.transaction() as tx:
         escalations.open_for_holder(tx, "webhook:stripe/default", ["webhook_mismatch"], {})
     attic.days(100)
@@ -90,7 +90,7 @@ def test_an_event_of_another_account_is_emptied_once_its_question_is_long_closed
 
 
 def test_an_event_that_is_not_ours_is_deleted_after_35_days(attic: Attic) -> None:
-    number = attic.keep("evt_foreign", "foreign", None)
+    number = attic.desk.keep("evt_foreign", "foreign", None)
     attic.days(34)
     assert attic.prune()["foreign_events"].done == 0
     attic.days(2)
@@ -100,7 +100,7 @@ def test_an_event_that_is_not_ours_is_deleted_after_35_days(attic: Attic) -> Non
 
 def test_no_event_of_ours_can_be_deleted_whoever_does_it(attic: Attic) -> None:
     attic.event(attic.landed())
-    attic.keep("evt_parked", "parked")
+    attic.desk.keep("evt_parked", "parked")
     for state in ("joined", "parked"):
         with pytest.raises(psycopg.errors.RaiseException, match="append-only"):
             attic.desk.sql(
@@ -109,7 +109,7 @@ def test_no_event_of_ours_can_be_deleted_whoever_does_it(attic: Attic) -> None:
 
 
 def test_a_foreign_event_that_is_made_due_in_that_instant_stays(attic: Attic) -> None:
-    number = attic.keep("evt_foreign", "foreign", b"{}")
+    number = attic.desk.keep("evt_foreign", "foreign", b"{}")
     attic.days(36)
     with attic.held("webhook_inbox", number) as somebody:
         done = attic.prune()["foreign_events"]

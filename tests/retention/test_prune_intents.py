@@ -75,7 +75,7 @@ def test_what_is_undecided_is_never_touched_nor_its_evidence(attic: Attic, how: 
         row = attic.desk.leased(intent_id)
         if how == "unknown":
             attic.desk.record(row, Lost("no reply"))
-    number = attic.keep("evt_undecided", "joined")
+    number = attic.desk.keep("evt_undecided", "joined")
     attic.desk.sql("UPDATE outbox.webhook_inbox SET intent_id = %(id)s", {"id": intent_id})
     attic.days(5000)
     done = attic.prune()

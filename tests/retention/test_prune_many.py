@@ -11,29 +11,18 @@ from outbox.store import claims_sql
 from outbox.store.connection import Transaction
 from outbox.store.vitals import gauges
 from resolvers.pruning import Order, prune
+from tests.statements import copied
 from tests.store.book import Book, open_book
 from tests.store.test_indexes import _claim_params, _known, _rows
 
 ROWS = 20_000
 pytestmark = pytest.mark.heavy
-# Finished rows as they come to be, but for their number.
-FILL = """
-INSERT INTO outbox.intents ({names}) SELECT {values} FROM outbox.intents i,
-generate_series(1, {rows}) n WHERE i.id = %(id)s
-"""
 
 
 def _fill(book: Book) -> None:
+    """Finished rows as they come to be, but for their number."""
     row = book.in_flight()
-    names = [
-        found["column_name"]
-        for found in book.sql(
-            "SELECT column_name FROM information_schema.columns WHERE table_schema = 'outbox' "
-            "AND table_name = 'intents' AND is_identity = 'NO'"
-        )
-    ]
     made = {
-        "id": "gen_random_uuid()",
         "key": "sha256(n::text::bytea)",
         "fingerprint": "sha256(n::text::bytea)",
         "status": "'succeeded'",
@@ -45,8 +34,7 @@ def _fill(book: Book) -> None:
         "lease_until": "NULL",
         "escalate_at": "NULL",
     }
-    values = ", ".join(made.get(name, f"i.{name}") for name in names)
-    book.sql(FILL.format(names=", ".join(names), values=values, rows=ROWS), {"id": row.id})
+    copied(book.sql, ROWS, made, of=row.id)
     book.sql(
         "INSERT INTO outbox.settlements (intent_id, version, kind, status, told, at) "
         "SELECT id, version, 'settled', status, 'settled', settled_at FROM outbox.intents "

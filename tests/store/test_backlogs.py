@@ -12,6 +12,7 @@ from outbox.errors import Busy
 from outbox.store import claims_sql
 from outbox.store.claims import Claimer
 from outbox.store.connection import Store, Transaction
+from tests.statements import copied
 from tests.store.book import ACCOUNT, LANED, Book
 
 MANY = 3000
@@ -27,27 +28,15 @@ _LANES = {
 
 def _fill(book: Book, account: str, count: int, **columns: str) -> None:
     """Rows like the first one, of another account."""
-    names = [
-        row["column_name"]
-        for row in book.sql(
-            "SELECT column_name FROM information_schema.columns WHERE table_schema = 'outbox' "
-            "AND table_name = 'intents' AND is_identity = 'NO'"
-        )
-    ]
     prefix = f"'stripe/{account}'"
     made = {
-        "id": "gen_random_uuid()",
         "key": "sha256(gen_random_uuid()::text::bytea)",
         "fingerprint": "sha256(gen_random_uuid()::text::bytea)",
         "account": f"'{account}'",
         "gate": f"{prefix} || '/charge/acme/'",
         **{name: sql.replace("account", prefix) for name, sql in columns.items()},
     }
-    book.sql(
-        f"INSERT INTO outbox.intents ({', '.join(names)}) "
-        f"SELECT {', '.join(made.get(name, 'i.' + name) for name in names)} "
-        f"FROM (SELECT * FROM outbox.intents ORDER BY seq LIMIT 1) i, generate_series(1, {count}) n"
-    )
+    copied(book.sql, count, made)
 
 
 def _pause(book: Book, account: str) -> None:

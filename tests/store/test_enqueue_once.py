@@ -28,6 +28,7 @@ from outbox.outcomes import Refused
 from outbox.store import doubt, intents, records
 from outbox.store.contradictions import contradict
 from outbox.store.records import Ended
+from tests.statements import fetched
 from tests.store.book import (
     CHARGE,
     ONCE,
@@ -224,8 +225,7 @@ def test_a_twin_that_is_told_between_two_statements_is_not_a_stale_epoch(book: B
         while answer is None:
             try:
                 sql, params = steps.send(rows)
-                cursor = connection.execute(sql.encode(), params)
-                rows = list(cursor.fetchall()) if cursor.description else []
+                rows = fetched(connection.execute(sql.encode(), params))
             except StopIteration as done:
                 answer = done.value
     assert (answer.deduplicated, book.count()) == (False, 2)

@@ -30,6 +30,7 @@ from outbox.store.connection import Transaction
 from outbox.store.enqueueing_sql import FIND
 from outbox.store.overdue import Place
 from outbox.store.retention import Piece
+from tests.statements import copied
 from tests.store.book import ACCOUNT, LANED, Book, charge, open_book
 
 SETTLED = 20_000
@@ -52,15 +53,7 @@ def crowded(servers: Any, _template: str) -> Iterator[Book]:
 def _fill(book: Book) -> None:
     book.enqueue()
     book.enqueue(LANED)
-    names = [
-        row["column_name"]
-        for row in book.sql(
-            "SELECT column_name FROM information_schema.columns WHERE table_schema = 'outbox' "
-            "AND table_name = 'intents' AND is_identity = 'NO'"
-        )
-    ]
     made = {
-        "id": "gen_random_uuid()",
         "key": "sha256(n::text::bytea)",
         "fingerprint": "sha256(n::text::bytea)",
         "status": "'succeeded'",
@@ -71,12 +64,7 @@ def _fill(book: Book) -> None:
         "escalate_at": "NULL",
         "window_ends_at": "created_at",
     }
-    columns = ", ".join(made.get(name, f"i.{name}") for name in names)
-    book.sql(
-        f"INSERT INTO outbox.intents ({', '.join(names)}) SELECT {columns} "
-        f"FROM (SELECT * FROM outbox.intents ORDER BY seq LIMIT 1) i, "
-        f"generate_series(1, {SETTLED}) n"
-    )
+    copied(book.sql, SETTLED, made)
     book.sql(
         "INSERT INTO outbox.settlements (intent_id, version, kind, status, told, at) "
         "SELECT id, version, 'settled', 'succeeded', 'settled', now() FROM outbox.intents "

@@ -13,6 +13,7 @@ import pytest
 
 from outbox import Scope, WriteTool
 from tests.privacy.rings import NEW
+from tests.statements import fetched
 from tests.workers.floor import PRODUCTION, Floor, open_floor
 from vendors.sandbox.client import Sandbox
 from workers.testing import OutboxBox, new_account
@@ -54,8 +55,7 @@ def mails(box: OutboxBox, count: int, *, tenant: str, to: str = "ann@example.org
 
 def ledger(box: OutboxBox, statement: str) -> list[Any]:
     with psycopg.connect(box.database_url.replace("+psycopg", "")) as connection:
-        cursor = connection.execute(statement)
-        return cursor.fetchall() if cursor.description else []
+        return fetched(connection.execute(statement))
 
 
 def swap_requests(floor: Floor, rows: list[UUID]) -> None:
