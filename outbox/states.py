@@ -142,6 +142,9 @@ TABLE: dict[tuple[Status, Event], str] = {
 }
 
 
+_WORDS = frozenset(status.value for status in Status)
+
+
 def transition(status: Status, event: Event, facts: Facts = Facts()) -> Verdict:
     """What ``event`` does to a row of ``status``. Raises ``IllegalTransition`` for a ``b`` cell.
 
@@ -161,7 +164,7 @@ def transition(status: Status, event: Event, facts: Facts = Facts()) -> Verdict:
         return Verdict(Status.SUCCEEDED, moved=True, contradiction=True)
     if cell == _CONTRADICTION_IF_NEVER_TRIED:
         return Verdict(Status.SUCCEEDED, moved=True, contradiction=not facts.tried)
-    if cell in {s.value for s in Status}:
+    if cell in _WORDS:
         return Verdict(Status(cell), moved=True)
     return _conditional(status, cell, facts)
 

@@ -98,7 +98,7 @@ class Recorder:
 
     def _write_together(self, ended: list[Ended]) -> frozenset[UUID]:
         """Returns the intents of which nothing was written: somebody has their row in hand."""
-        with self._store.transaction() as tx:
+        with self._store.transaction(planned_once=True) as tx:
             held = records.record(tx, ended).held
             written = [one for one in ended if one.intent.id not in held]
             self._look_after(tx, written)

@@ -147,7 +147,7 @@ class Claimer:
         return found
 
     def _look_ahead(self) -> _Ahead:
-        with self._store.transaction() as tx:
+        with self._store.transaction(planned_once=True) as tx:
             if not self._are_open:
                 open_buckets(tx, self._meters)
             row = tx.one(claims_sql.AHEAD)
@@ -259,7 +259,7 @@ class _Part:
     def _run(
         self, sql: LiteralString, *, limit: int, cursor: str
     ) -> tuple[list[Intent], str | None]:
-        with self._store.transaction() as tx:
+        with self._store.transaction(planned_once=True) as tx:
             seen = tx.all(sql, {**self.params, "limit": limit, "cursor": cursor})
         rows = [row for row in seen if row["id"] is not None]
         self._probes.update(row["id"] for row in rows if row["probed"])

@@ -46,6 +46,15 @@ _CHECK_S = 1.0
 CONSUMERS_LOCK = 0x6F757462
 
 
+# What a statement that the session has prepared can meet: another session answers to the same
+# connection, or a migration changed what it gives. A new connection prepares it anew.
+_NOT_PREPARED = (
+    psycopg.errors.InvalidSqlStatementName,
+    psycopg.errors.DuplicatePreparedStatement,
+    psycopg.errors.FeatureNotSupported,
+)
+# A statement is prepared when it comes so often, where the session is ours alone.
+_PREPARE_AFTER = 2
 # The connection is sound, and the next transaction may pass.
 _BUSY = (
     psycopg.errors.LockNotAvailable,
@@ -105,6 +114,7 @@ class _Connection(psycopg.Connection[DictRow]):
     limit_s = 0.0
     give_up_at = math.inf
     used_at = 0.0
+    is_ours_alone = False
 
     def wait(self, gen: PQGen[RV], interval: float = 0.1, timeout: float | None = None) -> RV:
         """What psycopg does between a question and its answer."""
@@ -127,7 +137,8 @@ class Store:
     def __init__(self, settings: Settings, *, size: int = 4) -> None:
         self.settings = settings
         self.codec = settings.codec
-        self._begin = _begin(settings)
+        self._settings_of_ours = _settings_of_ours(settings)
+        self._is_pooled = False
         self._thread = threading.local()
         self._using: dict[object, _Connection] = {}
         self.is_cut = False
@@ -154,8 +165,12 @@ class Store:
         self._pool.open()
 
     @contextmanager
-    def transaction(self, patience_s: float | None = None) -> Iterator[Transaction]:
+    def transaction(
+        self, patience_s: float | None = None, *, planned_once: bool = False
+    ) -> Iterator[Transaction]:
         """A READ COMMITTED transaction: commits at the end, rolls back on an exception.
+        ``planned_once``: one plan is as good as any for its statements, whatever their parameters;
+        it is kept where the session is ours alone.
 
         Raises ``Unreachable`` when the database does not answer in its bounded time, for a
         connection and for each statement (``Busy`` where it is this transaction alone that could
@@ -171,8 +186,13 @@ class Store:
                 if self.is_cut:
                     raise PoolClosed("this process ends")
                 connection.give_up_at = give_up_at
-                self._open(connection)
-                yield Transaction(connection, self.codec)
+                try:
+                    self._open(connection, planned_once)
+                    yield Transaction(connection, self.codec)
+                except _NOT_PREPARED as error:
+                    if not self._prepare_anew(connection, error):
+                        raise
+                    raise Unreachable(f"it prepared another statement: {_reason(error)}") from error
         except (PoolTimeout, PoolClosed) as error:
             raise Unreachable(f"the database does not answer: {error}") from error
         except _BUSY as error:
@@ -196,14 +216,30 @@ class Store:
 
     def _configure(self, connection: _Connection) -> None:
         connection.limit_s = self._limit_s
+        if self._is_pooled or not _is_direct(connection):
+            return
+        _ask(connection, "; ".join(f"SET {each}" for each in self._settings_of_ours))
+        connection.prepare_threshold = _PREPARE_AFTER
+        connection.is_ours_alone = True
 
-    def _open(self, connection: _Connection) -> None:
-        # Without a cursor, which would cost more than the server does.
-        connection.pgconn.send_query(self._begin)
-        *_, last = connection.wait(generators.execute(connection.pgconn))
-        if last.status != ExecStatus.TUPLES_OK:
-            raise psycopg.errors.error_from_result(last)
-        if last.get_value(0, 0) != b"on":
+    def _prepare_anew(self, connection: _Connection, error: psycopg.Error) -> bool:
+        """Whether this error comes of preparing: another connection prepares its own then. Where
+        the server does not know what was prepared, somebody stands between after all, and nothing
+        is prepared any more."""
+        changed = isinstance(error, psycopg.errors.FeatureNotSupported)
+        if not connection.is_ours_alone or (changed and "cached plan" not in _reason(error)):
+            return False
+        self._is_pooled = self._is_pooled or not changed
+        connection.close()
+        return True
+
+    def _open(self, connection: _Connection, planned_once: bool) -> None:
+        if connection.is_ours_alone:
+            begin = _BEGIN_PLANNED_ONCE if planned_once else _BEGIN
+        else:
+            own = (f"SET LOCAL {each}" for each in self._settings_of_ours)
+            begin = "; ".join((_BEGINS, *own, _MAY_WRITE))
+        if _ask(connection, begin) != b"on":
             return
         asked = connection.execute("SELECT pg_is_in_recovery() AS standby").fetchone()
         # The same name may lead to the primary by now.
@@ -225,34 +261,54 @@ class Store:
         connection.used_at = now
 
 
-def _begin(settings: Settings) -> bytes:
-    """Begins a transaction, gives it its limits and asks whether it may write, in one round trip.
+# Whatever the database's default: what a statement waited for, the next one must see.
+_BEGINS = "BEGIN ISOLATION LEVEL READ COMMITTED"
+_MAY_WRITE = "SHOW transaction_read_only"
+_BEGIN = f"{_BEGINS}; {_MAY_WRITE}"
+_BEGIN_PLANNED_ONCE = f"{_BEGINS}; SET LOCAL plan_cache_mode = force_generic_plan; {_MAY_WRITE}"
 
-    For the transaction and not for the session: a pooler hands each transaction to any server
-    session, refuses start-up options it does not know, and would lend our settings to others.
+
+def _settings_of_ours(settings: Settings) -> tuple[str, ...]:
+    """What holds in each of our transactions, as ``SET`` takes it.
+
+    For the session where it is ours alone, else for each transaction: a pooler hands each to any
+    server session, refuses start-up options it does not know, and would lend our settings to
+    others.
     """
     timeouts = {
         "statement_timeout": settings.statement_timeout_s,
         "lock_timeout": settings.lock_timeout_s,
         "idle_in_transaction_session_timeout": settings.idle_in_transaction_timeout_s,
     }
-    statements = (
-        # Whatever the database's default: what a statement waited for, the next one must see.
-        "BEGIN ISOLATION LEVEL READ COMMITTED",
-        *(f"SET LOCAL {name} = {int(value * 1000)}" for name, value in timeouts.items()),
+    return (
+        *(f"{name} = {int(value * 1000)}" for name, value in timeouts.items()),
         # In UTC, whatever the server's zone: Python compares and adds times of one zone by their
         # wall clock, and is an hour wrong on the night of a clock change.
-        "SET LOCAL timezone = 'UTC'",
+        "timezone = 'UTC'",
         # The one style that psycopg reads.
-        "SET LOCAL datestyle = 'ISO'",
-        "SHOW transaction_read_only",
+        "datestyle = 'ISO'",
     )
-    return "; ".join(statements).encode()
+
+
+def _ask(connection: _Connection, statements: str) -> bytes | None:
+    """Statements in one round trip; the first value of the last one. Without a cursor, which would
+    cost more than the server does."""
+    connection.pgconn.send_query(statements.encode())
+    *_, last = connection.wait(generators.execute(connection.pgconn))
+    if last.status not in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK):
+        raise psycopg.errors.error_from_result(last)
+    return last.get_value(0, 0) if last.status == ExecStatus.TUPLES_OK else None
+
+
+def _is_direct(connection: _Connection) -> bool:
+    """Whether the server's session is this connection's own: a pooler answers for sessions that it
+    lends out, under a process id that is none of them."""
+    return _ask(connection, "SELECT pg_backend_pid()") == str(connection.info.backend_pid).encode()
 
 
 def connect_args(url: str) -> dict[str, int | None]:
-    """How our own sessions connect: no statement is prepared, and a host that vanished is noticed,
-    but for what the address itself says of that."""
+    """How our own sessions connect: no statement is prepared before it is known whose the session
+    is, and a host that vanished is noticed, but for what the address itself says of that."""
     said = conninfo_to_dict(url.replace("postgresql+psycopg", "postgresql", 1))
     # A transaction pooler hands the next statement to another server session.
     return {"prepare_threshold": None} | {n: v for n, v in _SILENCE.items() if n not in said}

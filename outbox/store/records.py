@@ -14,6 +14,8 @@ from datetime import datetime
 from typing import Any, assert_never
 from uuid import UUID
 
+from psycopg.types.json import Json
+
 from outbox.codec import PLAIN_NAME, Codec, seal_text
 from outbox.outcomes import Lost, NotSent, Outcome, Receipt, Refused, veto_of
 from outbox.states import MAYBE_SENT, TERMINAL, Event, Facts, Status, transition
@@ -23,7 +25,7 @@ from outbox.store.connection import Transaction
 from outbox.store.contradictions import contradict
 from outbox.store.intents import Intent, lock
 from outbox.store.moves import Change, apply, note, refusals
-from outbox.store.records_sql import RECORD, TYPES
+from outbox.store.records_sql import RECORD
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +77,8 @@ def _is_unsent(ended: Ended) -> bool:
 
 
 def _values(ended: Ended, codec: Codec, refused: str = "") -> dict[str, Any]:
-    """The row of the batch: what this outcome makes of an ``in_flight`` intent that was
-    ``refused`` with this code before."""
+    """The row of the batch, as JSON takes it: what this outcome makes of an ``in_flight`` intent
+    that was ``refused`` with this code before."""
     intent, outcome = ended.intent, ended.outcome
     covers = isinstance(outcome, Refused) and outcome.covers_key
     event = event_of(outcome)
@@ -94,9 +96,9 @@ def _values(ended: Ended, codec: Codec, refused: str = "") -> dict[str, Any]:
         )
     wire = outcome.wire
     return {
-        "id": intent.id,
+        "id": str(intent.id),
         "version": intent.version,
-        "token": intent.lease_token,
+        "token": str(intent.lease_token),
         "lease_no": intent.lease_no,
         "status": verdict.status.value,
         "doubt": 0 if verdict.status is Status.SUCCEEDED else doubt,
@@ -114,7 +116,7 @@ def _values(ended: Ended, codec: Codec, refused: str = "") -> dict[str, Any]:
         "failure_code": outcome.code if isinstance(outcome, Refused) else refused or None,
         "contradicts": ended.contradicts or None,
         "settled_by": "replay" if wire.replayed else "reply",
-        "started_at": ended.started_at,
+        "started_at": ended.started_at.isoformat() if ended.started_at else None,
         "outcome": event.value if event is not Event.RECEIPT_FOUND else "receipt",
         "detail": _detail(outcome)[:200],
         "http_status": wire.http_status,
@@ -149,8 +151,7 @@ def record(tx: Transaction, batch: Sequence[Ended]) -> Recorded:
     settlements.lock_consumers(tx)
     refused = refusals(tx, [ended.intent.id for ended in batch if _is_unsent(ended)])
     rows = [_values(ended, tx.codec, refused.get(ended.intent.id, "")) for ended in batch]
-    params = {name: [row[name] for row in rows] for name in TYPES}
-    seen = {row["id"]: row for row in tx.all(RECORD, params)}
+    seen = {row["id"]: row for row in tx.all(RECORD, {"ended": Json(rows)})}
     for intent_id in sorted(i for i, row in seen.items() if row["escalated"]):
         _close_escalation(tx, intent_id)
     for ended in batch:

@@ -39,10 +39,12 @@ class Held(Store):
     held: Transaction | None = None
 
     @contextmanager
-    def transaction(self, patience_s: float | None = None) -> Iterator[Transaction]:
+    def transaction(
+        self, patience_s: float | None = None, *, planned_once: bool = False
+    ) -> Iterator[Transaction]:
         """As the product's."""
         if self.held is None:
-            with super().transaction(patience_s) as tx:
+            with super().transaction(patience_s, planned_once=planned_once) as tx:
                 yield tx
             return
         try:

@@ -114,24 +114,24 @@ class SimStore(Store):
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings, size=3)
-        # Its limits are of real time, and this one stands still: each would be one command more.
-        self._begin = b"BEGIN; SHOW transaction_read_only"
+        # Its limits are of real time, and this one stands still.
+        self._settings_of_ours = ("timezone = 'UTC'",)
         self.host: Host | None = None
         self.open = 0
 
     def _configure(self, connection: Any) -> None:
         super()._configure(connection)
-        # No pooler is between, and planning the same statements again is most of what they cost.
         connection.prepare_threshold = 0
-        connection.execute("SET timezone = 'UTC'")
 
     @contextmanager
-    def transaction(self, patience_s: float | None = None) -> Iterator[Transaction]:
+    def transaction(
+        self, patience_s: float | None = None, *, planned_once: bool = False
+    ) -> Iterator[Transaction]:
         host = self.host
         assert host is not None
         host.check()
         host.faulty.begins(host)
-        with super().transaction(patience_s) as tx:
+        with super().transaction(patience_s, planned_once=planned_once) as tx:
             self.open += 1
             try:
                 yield SimTransaction(tx, lambda: host.check(host.faulty.runs))
