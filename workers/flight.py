@@ -32,6 +32,8 @@ class Flight(Cut):
         self.intent = intent
         self.start_by = start_by
         self.deadline_s = deadline_s
+        # How long its call took, in s; of one that was cut, its deadline.
+        self.took_s = deadline_s
         self.reported = False  # a flight that was cut reports twice; its place is freed once
         self._results = results
         self._since_boot_s = since_boot_s

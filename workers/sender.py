@@ -10,6 +10,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
 from outbox.codec import Sealed
@@ -23,6 +24,7 @@ from resolvers.directory import Directory
 from workers.breaker import HANDED_BACK, TOO_LATE
 from workers.flight import Flight, Results, tells_more
 from workers.means import Means
+from workers.pace import Pace
 from workers.recording import Recorder, Result
 
 _RECORD_AGAIN_S = 0.5
@@ -35,6 +37,7 @@ STOP_SLACK_S = 2.5
 # How soon a drain that waits for answers sees that it shall stop, or claim again.
 _WAIT_S = 0.25
 _LEAST_WAIT_S = 0.01
+_GATHER_STEP_S = 0.001
 
 
 class Sender:
@@ -66,6 +69,7 @@ class Sender:
         self._results: Results = queue.SimpleQueue()
         self._watchdog = means.watchdog()
         self._recorder = Recorder(store, directory, probes=self._claimer.probes, jitter=jitter)
+        self._pace = Pace(self._policy, means.since_boot_s)
         self._busy = threading.Lock()
         self._in_flight = 0
         self._token_in_s: float | None = None
@@ -123,8 +127,9 @@ class Sender:
             now = time.monotonic()
             may_claim = now < end and not self._stopping()
             try:
-                if may_claim and now >= next_claim and self._in_flight < self._policy.threads:
-                    count = self._claim()
+                places = self._pace.places(self._in_flight)
+                if may_claim and now >= next_claim and places:
+                    count = self._claim(places)
                     claimed += count
                     emptied = count == 0
                     self._token_in_s = self._claimer.token_in_s
@@ -176,11 +181,10 @@ class Sender:
             self._stop_by = now + self._policy.call_deadline_s + STOP_SLACK_S
         return now > self._stop_by
 
-    def _claim(self) -> int:
+    def _claim(self, places: int) -> int:
         self._bell.answer()
         began = self._means.since_boot_s()
-        places = self._policy.threads - self._in_flight
-        rows = self._claimer.claim(min(self._policy.batch, places))
+        rows = self._claimer.claim(places)
         self._launch(rows, began)
         return len(rows)
 
@@ -209,10 +213,12 @@ class Sender:
             flight.land(NotSent(HANDED_BACK if self._stopping() else TOO_LATE))
             return
         number = self._watchdog.watch(flight, flight.deadline_s)
+        began = self._means.since_boot_s()
         try:
             outcome = self._perform(flight)
         except BaseException as error:
             outcome = Lost(f"the adapter raised {type(error).__name__}")
+        flight.took_s = self._means.since_boot_s() - began
         in_time = self._watchdog.forget(number)
         if in_time or tells_more(outcome):
             flight.land(outcome)
@@ -254,10 +260,21 @@ class Sender:
                 batch = [self._results.get(timeout=wait_s)]
             elif not batch and self._held and (self._stopping() or self._is_held_briefly()):
                 self._means.pause(wait_s)
-            while True:
-                batch.append(self._results.get_nowait())
+            self._gather(batch)
         except queue.Empty:
-            return batch
+            pass
+        return batch
+
+    def _gather(self, batch: list[Result]) -> None:
+        """What has come meanwhile, and what comes in the next moments."""
+        while True:
+            with suppress(queue.Empty):
+                while True:
+                    batch.append(self._results.get_nowait())
+            left_s = self._pace.gather_s()
+            if not left_s or len(batch) >= self._in_flight or self._stopping():
+                return
+            self._means.pause(min(left_s, _GATHER_STEP_S))
 
     def _record(self, batch: list[Result]) -> None:
         if not batch:
@@ -266,7 +283,9 @@ class Sender:
             if not flight.reported:
                 flight.reported = True
                 self._in_flight -= 1
-        left = self._recorder.write(batch)
+                self._pace.called(flight.took_s)
+        with self._pace.writing():
+            left = self._recorder.write(batch)
         # Nothing is forgotten: the same results are offered again until a commit is confirmed.
         if left.held:
             self._held += left.held

@@ -121,6 +121,8 @@ ALONE = f"""
     FOR UPDATE OF i SKIP LOCKED
 )"""
 
+# The status as an expression: no partial index may tempt the planner to look for the few rows among
+# all that are due.
 _TAKE = f"""
 UPDATE outbox.intents i SET
     status = 'in_flight',
@@ -143,7 +145,7 @@ UPDATE outbox.intents i SET
     absent_first_at = NULL,
     absent_last_at = NULL
 FROM counted c, known k
-WHERE i.id = c.id AND c.n = 1 AND i.status IN ('pending', 'retryable') AND {MAY}
+WHERE i.id = c.id AND c.n = 1 AND i.status || '' IN ('pending', 'retryable') AND {MAY}
 RETURNING {COLUMNS_OF_I}, c.holder AS probed
 """
 _COUNTED = ", counted AS (SELECT id, NULL::text AS holder, 1 AS n FROM locked)"

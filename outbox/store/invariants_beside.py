@@ -52,6 +52,21 @@ BESIDE = (
         WHERE a.lease_no NOT BETWEEN 1 AND i.lease_no
         OR (a.outcome <> 'not_sent' AND COALESCE(a.started_at < i.created_at, true))""",
     ),
+    # No foreign key compares them with their intents: that would be a look for each row.
+    Invariant(
+        "attempt_of_no_intent",
+        None,
+        _NEWEST_ATTEMPTS,
+        f"""SELECT a.intent_id::text AS id FROM {_ATTEMPTS} a
+        WHERE NOT EXISTS (SELECT FROM outbox.intents i WHERE i.id = a.intent_id)""",
+    ),
+    Invariant(
+        "settlement_of_no_intent",
+        None,
+        _NEWEST_SETTLEMENTS,
+        f"""SELECT s.intent_id::text AS id FROM {_SETTLEMENTS} s
+        WHERE NOT EXISTS (SELECT FROM outbox.intents i WHERE i.id = s.intent_id)""",
+    ),
     # Our own sessions only; no call, and no look-up, may happen inside a transaction.
     Invariant(
         "transaction_held_open",
@@ -215,9 +230,7 @@ GUARDS: Mapping[str, int] = {
     "intents_version": 5,
     "intents_times_bounded": 14,
     "ttl_bounded": 14,
-    "identity_readable": 14,
-    "guard_readable": 14,
-    "args_readable": 14,
+    "intents_readable": 14,
 }
 STANDING: LiteralString = """
 SELECT conname AS name FROM pg_constraint

@@ -82,8 +82,10 @@ WITH ended AS (
         settled_by = CASE WHEN e.settles THEN e.settled_by END,
         settled_at = CASE WHEN e.settles THEN outbox.clock() END
     FROM ended e
+    -- The status as an expression: no partial index may tempt the planner to look for the rows
+    -- among all that are in flight, or were and are not vacuumed yet.
     WHERE i.id = e.id AND i.id IN (SELECT id FROM locked)
-        AND i.version = e.version AND i.lease_token = e.token AND i.status = 'in_flight'
+        AND i.version = e.version AND i.lease_token = e.token AND i.status || '' = 'in_flight'
     RETURNING i.*
 ), logged AS (
     INSERT INTO outbox.attempts (intent_id, lease_no, started_at, ended_at, outcome, detail,

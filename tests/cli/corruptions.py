@@ -10,8 +10,7 @@ ALTER TABLE outbox.intents DROP CONSTRAINT never_sent, DROP CONSTRAINT sent_has_
     DROP CONSTRAINT settled_has_a_time, DROP CONSTRAINT unsettled_has_no_receipt,
     DROP CONSTRAINT unsettled_keeps_its_request, DROP CONSTRAINT intents_doubt_check,
     DROP CONSTRAINT lane_of_its_tenant, DROP CONSTRAINT intents_times_bounded,
-    DROP CONSTRAINT ttl_bounded, DROP CONSTRAINT identity_readable, DROP CONSTRAINT guard_readable,
-    DROP CONSTRAINT args_readable;
+    DROP CONSTRAINT ttl_bounded;
 ALTER TABLE outbox.settlements DROP CONSTRAINT settlements_intent_id_version_kind_key;
 DROP INDEX outbox.intents_key, outbox.intents_twin, outbox.intents_lane_head,
     outbox.intents_supersedes, outbox.epochs_current, outbox.escalations_open_intent,
@@ -20,6 +19,7 @@ ALTER TABLE outbox.attempts DISABLE TRIGGER attempts_append_only;
 ALTER TABLE outbox.events DISABLE TRIGGER events_append_only;
 DROP TRIGGER intents_kept ON outbox.intents;
 DROP TRIGGER intents_version ON outbox.intents;
+DROP TRIGGER intents_readable ON outbox.intents;
 DROP TRIGGER inbox_kept ON outbox.webhook_inbox;
 """
 ONE_HOUR = "INTERVAL '1 hour'"
@@ -37,6 +37,7 @@ class Corruption(NamedTuple):
 
 LANDED = "SELECT %(landed)s AS id"
 FRESH = "SELECT %(fresh)s AS id"
+_NOBODY = "SELECT '00000000-0000-4000-8000-000000000000' AS id"
 
 
 def _set(columns: str, of: str = "doubtful") -> str:
@@ -210,6 +211,20 @@ CORRUPTIONS = (
         11,
         "INSERT INTO outbox.consumers VALUES ('billing', outbox.clock(), NULL)",
         "SELECT 'billing:' || id AS id FROM outbox.settlements",
+    ),
+    Corruption(
+        "attempt_of_no_intent",
+        None,
+        _attempt(1, "lost", intent_id="'00000000-0000-4000-8000-000000000000'"),
+        _NOBODY,
+    ),
+    Corruption(
+        "settlement_of_no_intent",
+        None,
+        "INSERT INTO outbox.settlements (intent_id, version, kind, status, told, at) VALUES "
+        "('00000000-0000-4000-8000-000000000000', 1, 'settled', 'cancelled', 'cancelled', "
+        "outbox.clock())",
+        _NOBODY,
     ),
     Corruption("time_ahead_of_the_clock", 12, _set(f"last_sent_at = outbox.clock() + {ONE_HOUR}")),
     Corruption(
