@@ -16,7 +16,8 @@ from outbox.inputs import as_uuid, check_consumer, pairs, seconds
 from outbox.intent import Draft, draft, sealed
 from outbox.settings import Settings
 from outbox.states import TERMINAL, Status
-from outbox.store import depths, enqueueing, epochs, settlements
+from outbox.store import callers, depths, enqueueing, epochs, settlements
+from outbox.store.callers import Steps
 from outbox.store.connection import Store
 from outbox.store.enqueueing_sql import FIND
 from outbox.tool import Scope, WriteTool, listed
@@ -82,7 +83,7 @@ class Outbox:
         back unsent. An intent that is recorded already is never refused.
         """
         made = self._draft(tool, scope, args, occurrence, supersedes, tool_call_id, traceparent)
-        answer = enqueueing.run(self._admitted_steps(made), session)
+        answer = callers.run(self._admitted_steps(made), session)
         self._bell.ring_after(session)
         assert isinstance(answer, Answer)
         return answer
@@ -102,7 +103,7 @@ class Outbox:
         """``enqueue`` on an AsyncSession (a scoped one too), an AsyncConnection or a psycopg
         AsyncConnection."""
         made = self._draft(tool, scope, args, occurrence, supersedes, tool_call_id, traceparent)
-        answer = await enqueueing.arun(self._admitted_steps(made), session)
+        answer = await callers.arun(self._admitted_steps(made), session)
         self._bell.ring_after(session)
         assert isinstance(answer, Answer)
         return answer
@@ -120,13 +121,12 @@ class Outbox:
             self._draft(tool, scope, args, 0, None, None, None, f"requests[{n}].")
             for n, (scope, args) in enumerate(pairs(requests))
         ]
-        if drafts:
-            enqueueing.run(self._admit(drafts), session)
-        answers: dict[int, Answer] = {}
-        for position in sorted(range(len(drafts)), key=lambda n: enqueueing.lock_order(drafts[n])):
-            answers[position] = enqueueing.run(self._steps(drafts[position]), session)
+        if not drafts:
+            return []
+        answers = callers.run(self._steps_of_all(drafts), session)
         self._bell.ring_after(session)
-        return [answers[n] for n in range(len(drafts))]
+        assert isinstance(answers, list)
+        return answers
 
     def ring(self) -> None:
         """Wakes a worker. For bare connections, after commit; without it the tick finds the row."""
@@ -165,14 +165,23 @@ class Outbox:
                 raise Invalid(path + error.field, error.problem) from None
             raise
 
-    def _admit(self, drafts: list[Draft]) -> enqueueing.Steps:
+    def _admit(self, drafts: list[Draft]) -> Steps:
         return depths.admit(drafts, self._depths, self._is_committed)
 
-    def _admitted_steps(self, made: Draft) -> enqueueing.Steps:
+    def _admitted_steps(self, made: Draft) -> Steps:
         yield from self._admit([made])
         return (yield from self._steps(made))
 
-    def _steps(self, made: Draft) -> enqueueing.Steps:
+    def _steps_of_all(self, drafts: list[Draft]) -> Steps:
+        yield from self._admit(drafts)
+        fresh = yield from enqueueing.insert_many(drafts)
+        answers = {n: answer_of(row, notes=drafts[n].notes) for n, row in fresh.items()}
+        for position in sorted(range(len(drafts)), key=lambda n: enqueueing.lock_order(drafts[n])):
+            if position not in answers:
+                answers[position] = yield from self._steps(drafts[position])
+        return [answers[n] for n in range(len(drafts))]
+
+    def _steps(self, made: Draft) -> Steps:
         row, found = yield from enqueueing.insert_or_find(made, self._is_committed)
         if row is None:
             raise StaleEpoch(made.scope.run_id, made.scope.epoch)
@@ -240,17 +249,17 @@ class Outbox:
         check_consumer(consumer)
         if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= 10_000:
             raise Invalid("limit", "must be an integer from 1 to 10000")
-        enqueueing.require_transaction(session)
+        callers.require_transaction(session)
         params = {"consumer": consumer, "limit": limit}
-        if not enqueueing.run(_one(settlements.KNOWN, params), session):
-            if enqueueing.run(_one(settlements.FORBIDS_REGISTERING, params), session):
+        if not callers.run(_one(settlements.KNOWN, params), session):
+            if callers.run(_one(settlements.FORBIDS_REGISTERING, params), session):
                 raise Invalid(
                     "session",
                     f"has advanced an epoch, and {consumer!r} is a new consumer: take its first "
                     "results in a transaction of their own",
                 )
             settlements.register(self._store.get(), consumer)
-        rows = enqueueing.run(_one(settlements.TAKE, params), session)
+        rows = callers.run(_one(settlements.TAKE, params), session)
         return [settlement_of({**row, "at": enqueueing.moment(row["at"])}) for row in rows]
 
     # -- epochs ------------------------------------------------------------------------------
@@ -263,7 +272,7 @@ class Outbox:
         Scope(tenant=tenant, run_id=run_id, epoch=epoch)
         if not epoch:
             raise Invalid("epoch", "must not be empty")
-        cancelled = enqueueing.run(epochs.advance(tenant, run_id, epoch), session)
+        cancelled = callers.run(epochs.advance(tenant, run_id, epoch), session)
         assert isinstance(cancelled, int)
         return cancelled
 
@@ -274,6 +283,6 @@ class Outbox:
             store.close()
 
 
-def _one(sql: str, params: Mapping[str, Any]) -> enqueueing.Steps:
+def _one(sql: str, params: Mapping[str, Any]) -> Steps:
     rows = yield sql, params
     return rows

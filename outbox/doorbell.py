@@ -63,7 +63,7 @@ class Doorbell:
         from sqlalchemy.ext.asyncio import AsyncSession
         from sqlalchemy.orm import Session
 
-        from outbox.store.enqueueing import unscoped
+        from outbox.store.callers import unscoped
 
         session = unscoped(caller)
         if isinstance(session, AsyncSession):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 from urllib.parse import quote
 from uuid import UUID
@@ -74,6 +75,7 @@ def _gate_part(part: str) -> str:
     return "=" + hashlib.sha256(part.encode()).hexdigest()
 
 
+@lru_cache(maxsize=4096)
 def gate_of(vendor: str, account: str, tool: str, tenant: str) -> str:
     """The claim's gate: the unit that a pause, a breaker or a freeze closes."""
     return gate_prefix(vendor, account, tool, tenant)
@@ -177,7 +179,8 @@ def _recorded(
 
 
 def _said(tool: WriteTool, scope: Scope) -> dict[str, Any]:
-    """The columns that are what the tool and the scope say, whatever the arguments are."""
+    """The columns that are what the tool and the scope say, whatever the arguments are; nothing is
+    sealed yet."""
     return {
         "tenant": scope.tenant,
         "vendor": tool.vendor,
@@ -194,6 +197,9 @@ def _said(tool: WriteTool, scope: Scope) -> dict[str, Any]:
         "resend_when_absent": tool.resend_when_absent,
         "gate": gate_of(tool.vendor, scope.account, tool.name, scope.tenant),
         "carries": carried(tool.contract, tool.operation),
+        "args_codec": PLAIN_NAME,
+        "request_codec": PLAIN_NAME,
+        "request_path": None,
     }
 
 

@@ -16,7 +16,7 @@ from uuid import UUID
 from outbox.errors import Full
 from outbox.intent import Draft
 from outbox.store import enqueueing
-from outbox.store.enqueueing import Params, Steps
+from outbox.store.callers import Params, Steps, retry
 from outbox.store.enqueueing_sql import FIND
 
 TENANT, LANE, TOOL = "OUTBOX_MAX_TENANT_DEPTH", "OUTBOX_MAX_LANE_DEPTH", "tool.max_depth"
@@ -124,5 +124,5 @@ def _recorded(
         if (yield FIND, sought):
             found.add(draft.id)
         elif hides and is_committed(sought):
-            raise enqueueing.retry()
+            raise retry()
     return found

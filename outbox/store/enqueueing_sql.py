@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-_CASTS = {
-    "id": "uuid",
-    "supersedes": "uuid",
-    "key": "bytea",
-    "fingerprint": "bytea",
-    "request_sha256": "bytea",
-    "fingerprint_version": "smallint",
-    "occurrence": "integer",
-    "amount_minor": "bigint",
-    "ttl_s": "double precision",
-    "resend_when_absent": "boolean",
-}
+_COLUMNS = {
+    "id": "uuid", "tenant": "text", "vendor": "text", "account": "text", "tool": "text",
+    "operation": "text", "side_effect": "text", "run_id": "text", "epoch": "text",
+    "occurrence": "integer", "once_per": "text", "supersedes": "uuid", "key": "bytea",
+    "fingerprint": "bytea", "fingerprint_version": "smallint", "identity": "text",
+    "guard": "text", "args": "text", "args_codec": "text", "request": "text",
+    "request_sha256": "bytea", "request_codec": "text", "request_path": "text",
+    "carries": "text", "api_version": "text", "amount_minor": "bigint", "currency": "text",
+    "lane": "text", "on_doubt": "text", "resend_when_absent": "boolean", "gate": "text",
+    "ttl_s": "double precision", "tool_call_id": "text", "traceparent": "text", "note": "text",
+}  # fmt: skip
+_NAMES = ", ".join(_COLUMNS)
+_FIELDS = ", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items())
+
+
+def as_drafts(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The JSON that ``INSERT`` takes: of each row its columns, and its place in the order."""
+    return json.dumps([{**row, "n": n} for n, row in enumerate(rows)], default=_as_bytea)
+
+
+def _as_bytea(value: Any) -> str:
+    """The one kind of value that JSON does not carry itself."""
+    return "\\x" + bytes(value).hex()
+
 
 # What is told of a row, and what a second enqueue compares. Times come as numbers or as text: the
 # caller's session may write timestamps in a style of its own, and its driver may read them by
@@ -41,26 +54,26 @@ _SAME = (
 _TAKEN_BACK = (
     "retracted_at IS NOT NULL AND (contradicted_at IS NOT NULL OR told_at <= retracted_at)"
 )
-_RETRACTED_TWIN = f"{_SAME} AND fingerprint = CAST(%(fingerprint)s AS bytea) AND {_TAKEN_BACK}"
 
 
-def insert_sql(columns: Mapping[str, Any]) -> str:
-    """The one INSERT. It does nothing where the key or the guarded twin exists, and inserts
-    nothing for an epoch that is over: once a run has a current one, only that may start writes,
-    for an earlier turn need not have been announced."""
-    names = ", ".join(columns)
-    values = ", ".join(f"CAST(%({n})s AS {_CASTS.get(n, 'text')})" for n in columns)
-    return (
-        f"INSERT INTO outbox.intents ({names}, due_at, ttl_at, escalate_at, created_at) "
-        f"SELECT {values}, c.now, c.now + c.ttl, c.now + c.ttl, c.now "
-        "FROM (SELECT outbox.clock() AS now, "
-        "CAST(%(ttl_s)s AS double precision) * INTERVAL '1 second' AS ttl) c "
-        "WHERE NOT EXISTS (SELECT FROM outbox.epochs e WHERE e.tenant = CAST(%(tenant)s AS text) "
-        "AND e.run_id = CAST(%(run_id)s AS text) AND e.ended_at IS NULL "
-        "AND e.epoch <> CAST(%(epoch)s AS text) AND CAST(%(epoch)s AS text) <> '') "
-        f"AND NOT EXISTS (SELECT FROM outbox.intents WHERE {_RETRACTED_TWIN}) "
-        f"ON CONFLICT DO NOTHING RETURNING {_SEEN}, CAST(pg_current_xact_id() AS text) AS xid"
-    )
+# Of whole drafts, in their order. It does nothing where a key or a guarded twin exists, and inserts
+# nothing for an epoch that is over: once a run has a current one, only that may start writes, for
+# an earlier turn need not have been announced. One parameter, whatever the number of columns.
+INSERT = (
+    f"INSERT INTO outbox.intents ({_NAMES}, due_at, ttl_at, escalate_at, created_at) "
+    f"SELECT {_NAMES}, c.now, c.now + ttl_s * c.second, c.now + ttl_s * c.second, c.now "
+    f"FROM json_to_recordset(CAST(%(drafts)s AS json)) AS d (n integer, {_FIELDS}), "
+    "(SELECT outbox.clock() AS now, INTERVAL '1 second' AS second) c "
+    "WHERE NOT EXISTS (SELECT FROM outbox.epochs e WHERE e.tenant = d.tenant "
+    "AND e.run_id = d.run_id AND e.ended_at IS NULL AND e.epoch <> d.epoch AND d.epoch <> '') "
+    "AND NOT (d.occurrence = 0 AND d.supersedes IS NULL AND EXISTS (SELECT FROM outbox.intents i "
+    "WHERE i.tenant = d.tenant AND i.vendor = d.vendor AND i.account = d.account "
+    "AND i.run_id = d.run_id AND i.tool = d.tool AND i.fingerprint = d.fingerprint "
+    f"AND i.occurrence = 0 AND i.supersedes IS NULL AND {_TAKEN_BACK})) "
+    "ORDER BY n ON CONFLICT DO NOTHING RETURNING id, "
+    "CAST(EXTRACT(EPOCH FROM created_at) * 1000000 AS bigint) AS created_at, "
+    "CAST(pg_current_xact_id() AS text) AS xid"
+)
 
 
 # By every fingerprint version that is known.

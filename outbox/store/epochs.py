@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from outbox.errors import StaleEpoch
-from outbox.store.enqueueing import Steps
+from outbox.store.callers import Steps
 from outbox.store.settlements import SHARE_CONSUMERS
 
 _END = (

@@ -34,7 +34,7 @@ def killed(run: Run) -> Mapping[str, Pair]:
         workers[0].kill()
         if not place.unsettled():
             place.faults.append("all was settled before the kill: nothing was measured")
-        wait_until(lambda: not place.unsettled(), run.limit_s(_LIMIT_S), "all intents settled")
+        wait_until(place.is_settled, run.limit_s(_LIMIT_S), "all intents settled")
         took_s = time.monotonic() - began
         enqueuing.join()
         place.check(count, resends=True)

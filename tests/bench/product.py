@@ -84,5 +84,5 @@ def woken_ms(run: Run, count: int, per_second: float) -> list[float]:
 
 
 def _settled(run: Run, place: Place) -> float:
-    wait_until(lambda: not place.unsettled(), run.limit_s(_LIMIT_S), "all intents settled")
+    wait_until(place.is_settled, run.limit_s(_LIMIT_S), "all intents settled")
     return time.monotonic()

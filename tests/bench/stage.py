@@ -116,6 +116,14 @@ class Place:
         (row,) = self.sql("SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS n")
         return int(row["n"])
 
+    def is_settled(self) -> bool:
+        """Whether every outcome is known. Asked in short turns beside what is measured, so it reads
+        no further than the first row that is not."""
+        (row,) = self.sql(
+            "SELECT NOT EXISTS (SELECT FROM outbox.intents WHERE settled_at IS NULL) AS yes"
+        )
+        return bool(row["yes"])
+
     def unsettled(self) -> int:
         """Intents whose outcome is not known yet."""
         (row,) = self.sql("SELECT count(*) AS n FROM outbox.intents WHERE settled_at IS NULL")

@@ -45,7 +45,7 @@ def stripe_sdk(run: Run) -> Mapping[str, Pair]:
     with run.stage.place(_SETTINGS) as place, _served(place):
         with place.workers():
             told = place.run("tests.bench.enqueuer", str(count), "--backlog", "--stripe")
-            wait_until(lambda: not place.unsettled(), run.limit_s(_LIMIT_S), "all charges settled")
+            wait_until(place.is_settled, run.limit_s(_LIMIT_S), "all charges settled")
             ours = count / (time.monotonic() - told["began_ns"] / 1e9)
             place.check(count)
         run.take(place)

@@ -15,7 +15,7 @@ from outbox import KeyTaken, Scope
 from outbox.intent import draft
 from outbox.outcomes import Refused
 from outbox.store import records, settlements
-from outbox.store.enqueueing_sql import _CASTS
+from outbox.store.enqueueing_sql import _COLUMNS
 from outbox.store.records import Ended
 from resolvers.directory import Directory
 from resolvers.doctoring import findings
@@ -39,7 +39,7 @@ def write(
 ) -> None:
     """A row as enqueue would write it, but for ``columns`` and, in SQL, ``raw``."""
     values = {**draft(CHARGE, scope, charge()).columns, **columns}
-    said = {name: f"CAST(%({name})s AS {_CASTS.get(name, 'text')})" for name in values}
+    said = {name: f"CAST(%({name})s AS {_COLUMNS.get(name, 'text')})" for name in values}
     said |= dict.fromkeys(_TIMES, "now()") | dict(raw or {})
     statement = (
         f"INSERT INTO outbox.intents ({', '.join(said)}) VALUES ({', '.join(said.values())})"

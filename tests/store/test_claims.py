@@ -17,8 +17,8 @@ from outbox.intent import gate_prefix
 from outbox.outcomes import Lost, NotSent
 from outbox.states import Event
 from outbox.store import doubt, epochs, intents, overdue, records, switches
+from outbox.store.callers import run
 from outbox.store.claims import Claimer
-from outbox.store.enqueueing import run
 from outbox.store.intents import Intent
 from outbox.store.moves import Change, apply
 from outbox.store.records import Ended

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import psycopg
 import pytest
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, event
 from sqlalchemy.orm import Session
 
 from outbox import (
@@ -333,6 +333,34 @@ def test_one_bad_request_of_many_records_none(book: Book) -> None:
         )
     assert refused.value.field == "requests[1].args.amount"
     assert book.count() == 0
+
+
+def test_many_go_into_few_statements_and_what_is_recorded_already_is_found(book: Book) -> None:
+    args = [charge() for _ in range(1001)]
+    before = book.enqueue(args=args[700])
+    inserts: list[str] = []
+
+    def counted(_: Any, __: Any, statement: str, *___: Any) -> None:
+        inserts.extend(["one"] if statement.startswith("INSERT") else [])
+
+    with book.engine.begin() as connection:
+        event.listen(connection, "before_cursor_execute", counted)
+        asks = [(SCOPE, each) for each in args]
+        answers = book.outbox.enqueue_many(connection, CHARGE, asks)
+    assert [n for n, answer in enumerate(answers) if answer.deduplicated] == [700]
+    assert answers[700].intent_id == before.intent_id
+    assert len({answer.intent_id for answer in answers}) == book.count() == 1001
+    # Three pieces of 500, and the one that something stood in the way of.
+    assert len(inserts) == 4
+
+
+def test_a_mismatch_among_many_is_raised_and_the_others_go_with_the_transaction(book: Book) -> None:
+    args = charge()
+    book.enqueue(args=args)
+    asks = [(SCOPE, charge()), (SCOPE, {**args, "amount": args["amount"] + 1})]
+    with pytest.raises(IntentMismatch), book.engine.begin() as connection:
+        book.outbox.enqueue_many(connection, CHARGE, asks)
+    assert book.count() == 1
 
 
 @pytest.mark.parametrize("tool", [CHARGE, ONCE, TURN])

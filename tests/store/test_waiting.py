@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from outbox import Answer, Invalid, Outbox
-from outbox.store import enqueueing, records
+from outbox.store import callers, enqueueing, records
 from outbox.store.records import Ended
 from tests.store.book import CHARGE, SCOPE, TURN, Book, charge, receipt, wait_until
 
@@ -161,7 +161,7 @@ def test_what_moved_before_a_repeat_is_answered_is_not_marked_by_it(book: Book) 
     book.sql("UPDATE outbox.intents SET version = version + 1")
     for version, is_marked in ((read, False), (read + 1, True)):
         with psycopg.connect(book.url) as caller:
-            enqueueing.run(enqueueing.tell({"id": asked.intent_id, "version": version}), caller)
+            callers.run(enqueueing.tell({"id": asked.intent_id, "version": version}), caller)
         assert told(book, asked.intent_id) is is_marked
 
 
