@@ -27,7 +27,7 @@ from outbox.errors import OutboxError, Unreachable
 from outbox.forks import PerProcess
 from outbox.settings import Settings
 from outbox.store import settlements
-from outbox.store.connection import connect_args
+from outbox.store.session import connect_args
 
 Handler = Callable[[Session, Settlement], Any]
 _CHECK = text("SET CONSTRAINTS ALL IMMEDIATE")

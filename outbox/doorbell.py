@@ -89,15 +89,17 @@ class Doorbell:
         event.listen(session, "after_commit", committed)
         event.listen(session, "after_rollback", rolled_back)
 
-    def answer(self) -> None:
-        """Takes the bell down before a claim, so that a row committed later rings it again."""
+    def answer(self) -> bool:
+        """Takes the bell down before a claim, so that a row committed later rings it again. Whether
+        it had been rung."""
         if not self._url or time.monotonic() < self._rest_until:
-            return
+            return False
         try:
             client, _ = self._ends.get()
-            client.delete(_WAKE)
+            return bool(client.delete(_WAKE))
         except Exception:
             self._rest_until = time.monotonic() + _REST_S
+            return False
 
     def _connect(self) -> tuple[Redis, Celery]:
         # Imported late: an agent's process that never rings pays nothing for either.

@@ -15,7 +15,7 @@ from sqlalchemy.exc import InternalError, OperationalError, ProgrammingError
 from sqlalchemy.pool import NullPool
 
 from outbox.errors import Busy, Denied, ReadOnly, Unreachable
-from outbox.store.connection import connect_args
+from outbox.store.session import connect_args
 
 _READ_ONLY = "25006"
 _LOCKED = "55P03"

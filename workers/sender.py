@@ -182,9 +182,13 @@ class Sender:
         return now > self._stop_by
 
     def _claim(self, places: int) -> int:
-        self._bell.answer()
         began = self._means.since_boot_s()
         rows = self._claimer.claim(places)
+        # A drain ends only on a claim that was empty after the bell was taken down. While it finds
+        # rows the bell stays up, and nobody who commits another one sends a message for it.
+        if not rows and self._bell.answer():
+            began = self._means.since_boot_s()
+            rows = self._claimer.claim(places)
         self._launch(rows, began)
         return len(rows)
 

@@ -147,11 +147,12 @@ class Claimer:
         return found
 
     def _look_ahead(self) -> _Ahead:
-        with self._store.transaction(planned_once=True) as tx:
-            if not self._are_open:
+        if not self._are_open:
+            with self._store.transaction() as tx:
                 open_buckets(tx, self._meters)
+            self._are_open = True
+        with self._store.glance() as tx:
             row = tx.one(claims_sql.AHEAD)
-        self._are_open = True
         assert row is not None
         return _Ahead(**row)
 

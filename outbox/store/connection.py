@@ -3,37 +3,33 @@
 from __future__ import annotations
 
 import math
-import os
-import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, LiteralString
 
 import psycopg
-from psycopg import generators
-from psycopg.abc import RV, PQGen
-from psycopg.conninfo import conninfo_to_dict
-from psycopg.pq import ExecStatus
 from psycopg.rows import DictRow, dict_row
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from outbox.codec import PLAIN, Codec
 from outbox.errors import Busy, ReadOnly, Unreachable
 from outbox.settings import Settings
+from outbox.store.session import (
+    BEGIN,
+    BEGIN_PLANNED_ONCE,
+    BEGINS,
+    MAY_WRITE,
+    Session,
+    ask,
+    connect_args,
+    is_direct,
+    settings_of_ours,
+)
 
 Params = Mapping[str, Any]
 
-# A host that vanishes sends no word of it. The kernel is told to notice, where the address in the
-# settings does not say otherwise; ``_Connection`` also ends where the kernel sees nothing amiss.
-_SILENCE = {
-    "connect_timeout": 5,
-    "keepalives_idle": 10,
-    "keepalives_interval": 5,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 15_000,
-}
 # Beyond the time after which the server gives a statement up, for its word to arrive.
 _SLACK_S = 1.0
 # How long a connection that has rested so long may take to say that it is still there.
@@ -107,46 +103,22 @@ class Transaction:
         )
 
 
-class _Connection(psycopg.Connection[DictRow]):
-    """Waits for each answer until the server must have given the statement up, or the caller must
-    have an answer of its own (``give_up_at``), and is closed then: its pool replaces it."""
-
-    limit_s = 0.0
-    give_up_at = math.inf
-    used_at = 0.0
-    is_ours_alone = False
-
-    def wait(self, gen: PQGen[RV], interval: float = 0.1, timeout: float | None = None) -> RV:
-        """What psycopg does between a question and its answer."""
-        limit_s = min(self.limit_s, max(self.give_up_at - time.monotonic(), 0.0))
-        try:
-            return super().wait(gen, interval, limit_s if timeout is None else timeout)
-        except psycopg.errors._WaitTimeout:
-            self.pgconn.finish()
-            raise psycopg.errors.ConnectionTimeout(f"no answer within {limit_s:.1f} s") from None
-
-    def cut(self) -> None:
-        """Ends the wait of another thread for the server."""
-        with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(self.fileno())) as same:
-            same.shutdown(socket.SHUT_RDWR)
-
-
 class Store:
     """The ledger's own connections. Build it after a fork, never before one."""
 
     def __init__(self, settings: Settings, *, size: int = 4) -> None:
         self.settings = settings
         self.codec = settings.codec
-        self._settings_of_ours = _settings_of_ours(settings)
+        self._settings_of_ours = settings_of_ours(settings)
         self._is_pooled = False
         self._thread = threading.local()
-        self._using: dict[object, _Connection] = {}
+        self._using: dict[object, Session] = {}
         self.is_cut = False
         self._limit_s = settings.statement_timeout_s + _SLACK_S
         url = settings.require_database().replace("postgresql+psycopg", "postgresql", 1)
-        self._pool: ConnectionPool[_Connection] = ConnectionPool(
+        self._pool: ConnectionPool[Session] = ConnectionPool(
             url,
-            connection_class=_Connection,
+            connection_class=Session,
             kwargs={
                 **connect_args(url),
                 "row_factory": dict_row,
@@ -165,6 +137,13 @@ class Store:
         self._pool.open()
 
     @contextmanager
+    def glance(self) -> Iterator[Transaction]:
+        """One statement that only reads: the server begins and ends its transaction by itself where
+        the session is ours alone. Raises as ``transaction`` does."""
+        with self._session(None, "") as tx:
+            yield tx
+
+    @contextmanager
     def transaction(
         self, patience_s: float | None = None, *, planned_once: bool = False
     ) -> Iterator[Transaction]:
@@ -177,6 +156,12 @@ class Store:
         not go on); ``patience_s`` bounds the whole transaction. Raises
         ``ReadOnly`` on a standby, and where the database's settings allow no writes.
         """
+        begin = BEGIN_PLANNED_ONCE if planned_once else BEGIN
+        with self._session(patience_s, begin) as tx:
+            yield tx
+
+    @contextmanager
+    def _session(self, patience_s: float | None, begin: str) -> Iterator[Transaction]:
         give_up_at = math.inf if patience_s is None else time.monotonic() + patience_s
         self._thread.give_up_at = give_up_at
         this = object()
@@ -187,7 +172,7 @@ class Store:
                     raise PoolClosed("this process ends")
                 connection.give_up_at = give_up_at
                 try:
-                    self._open(connection, planned_once)
+                    self._open(connection, begin)
                     yield Transaction(connection, self.codec)
                 except _NOT_PREPARED as error:
                     if not self._prepare_anew(connection, error):
@@ -214,15 +199,15 @@ class Store:
         """Drops the connections."""
         self._pool.close()
 
-    def _configure(self, connection: _Connection) -> None:
+    def _configure(self, connection: Session) -> None:
         connection.limit_s = self._limit_s
-        if self._is_pooled or not _is_direct(connection):
+        if self._is_pooled or not is_direct(connection):
             return
-        _ask(connection, "; ".join(f"SET {each}" for each in self._settings_of_ours))
+        ask(connection, "; ".join(f"SET {each}" for each in self._settings_of_ours))
         connection.prepare_threshold = _PREPARE_AFTER
         connection.is_ours_alone = True
 
-    def _prepare_anew(self, connection: _Connection, error: psycopg.Error) -> bool:
+    def _prepare_anew(self, connection: Session, error: psycopg.Error) -> bool:
         """Whether this error comes of preparing: another connection prepares its own then. Where
         the server does not know what was prepared, somebody stands between after all, and nothing
         is prepared any more."""
@@ -233,13 +218,12 @@ class Store:
         connection.close()
         return True
 
-    def _open(self, connection: _Connection, planned_once: bool) -> None:
-        if connection.is_ours_alone:
-            begin = _BEGIN_PLANNED_ONCE if planned_once else _BEGIN
-        else:
+    def _open(self, connection: Session, begin: str) -> None:
+        """``begin`` is what begins it where the session is ours alone."""
+        if not connection.is_ours_alone:
             own = (f"SET LOCAL {each}" for each in self._settings_of_ours)
-            begin = "; ".join((_BEGINS, *own, _MAY_WRITE))
-        if _ask(connection, begin) != b"on":
+            begin = "; ".join((BEGINS, *own, MAY_WRITE))
+        if not begin or ask(connection, begin) != b"on":
             return
         asked = connection.execute("SELECT pg_is_in_recovery() AS standby").fetchone()
         # The same name may lead to the primary by now.
@@ -251,7 +235,7 @@ class Store:
             "the role of DATABASE_URL"
         )
 
-    def _still_there(self, connection: _Connection) -> None:
+    def _still_there(self, connection: Session) -> None:
         """Asks a connection that has rested whether the server is still there. One that was used a
         moment ago is not asked: that would be a round trip in each transaction of a busy drain."""
         now = time.monotonic()
@@ -259,59 +243,6 @@ class Store:
             connection.give_up_at = min(now + _CHECK_S, self._thread.give_up_at)
             ConnectionPool.check_connection(connection)
         connection.used_at = now
-
-
-# Whatever the database's default: what a statement waited for, the next one must see.
-_BEGINS = "BEGIN ISOLATION LEVEL READ COMMITTED"
-_MAY_WRITE = "SHOW transaction_read_only"
-_BEGIN = f"{_BEGINS}; {_MAY_WRITE}"
-_BEGIN_PLANNED_ONCE = f"{_BEGINS}; SET LOCAL plan_cache_mode = force_generic_plan; {_MAY_WRITE}"
-
-
-def _settings_of_ours(settings: Settings) -> tuple[str, ...]:
-    """What holds in each of our transactions, as ``SET`` takes it.
-
-    For the session where it is ours alone, else for each transaction: a pooler hands each to any
-    server session, refuses start-up options it does not know, and would lend our settings to
-    others.
-    """
-    timeouts = {
-        "statement_timeout": settings.statement_timeout_s,
-        "lock_timeout": settings.lock_timeout_s,
-        "idle_in_transaction_session_timeout": settings.idle_in_transaction_timeout_s,
-    }
-    return (
-        *(f"{name} = {int(value * 1000)}" for name, value in timeouts.items()),
-        # In UTC, whatever the server's zone: Python compares and adds times of one zone by their
-        # wall clock, and is an hour wrong on the night of a clock change.
-        "timezone = 'UTC'",
-        # The one style that psycopg reads.
-        "datestyle = 'ISO'",
-    )
-
-
-def _ask(connection: _Connection, statements: str) -> bytes | None:
-    """Statements in one round trip; the first value of the last one. Without a cursor, which would
-    cost more than the server does."""
-    connection.pgconn.send_query(statements.encode())
-    *_, last = connection.wait(generators.execute(connection.pgconn))
-    if last.status not in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK):
-        raise psycopg.errors.error_from_result(last)
-    return last.get_value(0, 0) if last.status == ExecStatus.TUPLES_OK else None
-
-
-def _is_direct(connection: _Connection) -> bool:
-    """Whether the server's session is this connection's own: a pooler answers for sessions that it
-    lends out, under a process id that is none of them."""
-    return _ask(connection, "SELECT pg_backend_pid()") == str(connection.info.backend_pid).encode()
-
-
-def connect_args(url: str) -> dict[str, int | None]:
-    """How our own sessions connect: no statement is prepared before it is known whose the session
-    is, and a host that vanished is noticed, but for what the address itself says of that."""
-    said = conninfo_to_dict(url.replace("postgresql+psycopg", "postgresql", 1))
-    # A transaction pooler hands the next statement to another server session.
-    return {"prepare_threshold": None} | {n: v for n, v in _SILENCE.items() if n not in said}
 
 
 def probe(settings: Settings, *, limit_s: int = 3) -> None:

@@ -124,6 +124,12 @@ class SimStore(Store):
         connection.prepare_threshold = 0
 
     @contextmanager
+    def glance(self) -> Iterator[Transaction]:
+        """A transaction like any other: faults come between its statements too."""
+        with self.transaction() as tx:
+            yield tx
+
+    @contextmanager
     def transaction(
         self, patience_s: float | None = None, *, planned_once: bool = False
     ) -> Iterator[Transaction]:

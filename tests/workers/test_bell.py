@@ -1,4 +1,4 @@
-"""The bell is taken down before each claim: whoever commits later rings it again."""
+"""The bell is taken down before the claim that ends a drain: who commits later rings it again."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from workers.sender import Sender
 
 
 class _Bell(Doorbell):
-    """A row is committed in the very moment in which the bell is taken down."""
+    """It is up, and a row is committed in the very moment in which it is taken down."""
 
     def __init__(self, floor: Floor) -> None:
         super().__init__("", timeout_s=0.1)
         self._floor = floor
         self.answered = 0
 
-    def answer(self) -> None:
+    def answer(self) -> bool:
         self.answered += 1
         if self.answered == 1:
             self._floor.one()
-        super().answer()
+        return self.answered == 1
 
 
 def test_a_row_that_is_committed_while_the_bell_is_taken_down_is_sent_by_the_same_drain(
