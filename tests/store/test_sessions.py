@@ -35,6 +35,43 @@ def test_own_sessions_have_bounded_patience(book: Book) -> None:
             assert tx.one(f"SHOW {name}") == {name: value}
 
 
+PREPARED = "SELECT count(*) AS n FROM pg_prepared_statements"
+
+
+def test_what_a_session_prepared_and_does_not_know_any_more_is_not_prepared_again(
+    book: Book,
+) -> None:
+    with book.store.transaction() as tx:
+        for _ in range(3):
+            tx.one("SELECT 1 AS one")
+        assert tx.one(PREPARED) == {"n": 1}
+        # As where somebody between gives the connection another server session.
+        tx.run("DO $$ BEGIN EXECUTE 'DEALLOCATE ALL'; END $$")
+    with pytest.raises(Unreachable), book.store.transaction() as tx:
+        tx.one("SELECT 1 AS one")
+    for _ in range(4):
+        with book.store.transaction() as tx:
+            assert tx.one("SELECT 1 AS one") == {"one": 1}
+            assert tx.one(PREPARED) == {"n": 0}
+            assert tx.one("SHOW statement_timeout") == {"statement_timeout": "5s"}
+
+
+def test_a_statement_whose_result_a_migration_changed_is_prepared_anew(book: Book) -> None:
+    book.sql("CREATE TABLE seen AS SELECT 1 AS one")
+    for _ in range(3):
+        with book.store.transaction() as tx:
+            assert tx.one("SELECT * FROM seen") == {"one": 1}
+    book.sql("ALTER TABLE seen ADD COLUMN two integer DEFAULT 2")
+    with pytest.raises(Unreachable), book.store.transaction() as tx:
+        tx.one("SELECT * FROM seen")
+    for _ in range(3):
+        with book.store.transaction() as tx:
+            assert tx.one("SELECT * FROM seen") == {"one": 1, "two": 2}
+            tx.one(PREPARED)
+    with book.store.transaction() as tx:
+        assert tx.one(PREPARED) == {"n": 2}
+
+
 def test_a_lock_that_is_not_given_is_unreachable_and_loses_nothing(book: Book) -> None:
     answer = book.enqueue()
     store = Store(replace(book.settings, lock_timeout_s=0.05))
