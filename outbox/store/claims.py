@@ -72,6 +72,8 @@ class _Ahead:
 # How many gates or lanes one statement walks, and how long a claim goes on from one to the next.
 _STEPS = 1000
 _PATIENCE_S = 1.0
+# What a claim tells beside the row's own columns.
+_BESIDE = ("probed", "stopped_at", "token_in_s")
 
 
 class Claimer:
@@ -262,9 +264,13 @@ class _Part:
     ) -> tuple[list[Intent], str | None]:
         with self._store.transaction(planned_once=True) as tx:
             seen = tx.all(sql, {**self.params, "limit": limit, "cursor": cursor})
-        rows = [row for row in seen if row["id"] is not None]
-        self._probes.update(row["id"] for row in rows if row["probed"])
         stopped = seen[0]["stopped_at"] if seen else None
         if seen and "token_in_s" in seen[0]:
             self.token_in_s = seen[0]["token_in_s"]
+        rows = [row for row in seen if row["id"] is not None]
+        for row in rows:
+            if row["probed"]:
+                self._probes.add(row["id"])
+            for beside in _BESIDE:
+                row.pop(beside, None)
         return [as_intent(row, self._store.codec) for row in rows], stopped

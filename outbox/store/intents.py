@@ -201,7 +201,9 @@ _PREFIX_MIN = 6
 def as_intent(row: Mapping[str, Any], codec: Codec) -> Intent:
     """A row with (at least) the columns of ``COLUMNS``. Nothing is opened before it is asked for:
     a row whose key is missing can still be told of, escalated and ruled on."""
-    return Intent(**{name: row[name] for name in COLUMN_NAMES}, codec=codec)
+    if len(row) != len(COLUMN_NAMES):
+        row = {name: row[name] for name in COLUMN_NAMES}
+    return Intent(**row, codec=codec)
 
 
 def read(tx: Transaction, intent_id: UUID) -> Intent | None:
