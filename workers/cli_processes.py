@@ -41,7 +41,7 @@ def worker() -> int:
 @click.command("beat", cls=Verb, tells=False, examples=("outbox beat",))
 def beat() -> int:
     """Ring for the workers on a schedule, until SIGTERM."""
-    from workers.process import run_beat
+    from workers.beat import run_beat
     from workers.startup import checked
 
     return run_beat(checked(current().settings))

@@ -1,8 +1,9 @@
-"""The Celery application, worker and beat. Messages are doorbells and ticks and carry no data:
+"""The Celery application and the worker. Messages are doorbells and ticks and carry no data:
 each may be lost, late or doubled, because the row is the work and every job claims its rows."""
 
 from __future__ import annotations
 
+import gc
 import logging
 import mmap
 import os
@@ -12,7 +13,6 @@ import sys
 import threading
 import time
 import warnings
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -20,7 +20,6 @@ from billiard.process import active_children
 from celery import Celery
 from celery.exceptions import SecurityWarning
 from celery.signals import (
-    beat_init,
     worker_process_init,
     worker_process_shutdown,
     worker_shutting_down,
@@ -248,6 +247,10 @@ def _run_celery(child: Child) -> int:
         optimization="fair",
         quiet=True,
     )
+    # What is imported stays: no collection walks it again, and none of a child's copies the pages
+    # that it shares with its parent.
+    gc.collect()
+    gc.freeze()
     try:
         worker.start()
     except Exception as error:
@@ -274,33 +277,3 @@ def _run_polling(child: Child) -> int:
     ended.wait()
     child.end()
     return 0
-
-
-def run_beat(settings: Settings) -> int:
-    """Beat, until SIGTERM. Its ticks carry no data, so it keeps no schedule file; two beats at
-    once do no harm."""
-    app = build_app(settings)
-    logging.getLogger("celery.beat").addFilter(_in_one_line)
-    beat = app.Beat(
-        loglevel="WARNING",
-        quiet=True,
-        scheduler_cls="celery.beat:Scheduler",
-        max_interval=min(settings.policy.tick_drain_s, 1.0),
-        schedule=str(Path(os.devnull)),
-    )
-    # Once its service runs, a SIGTERM ends it in order.
-    beat_init.connect(_say_ticking, weak=False)
-    beat.run()
-    return 0
-
-
-def _say_ticking(**_: Any) -> None:
-    print("beat: ticking", file=sys.stderr, flush=True)
-
-
-def _in_one_line(record: logging.LogRecord) -> bool:
-    """A broker that is away is one line at each tick, and not two stacks of a hundred."""
-    if record.exc_info and isinstance(record.msg, str) and record.msg.startswith("Message Error"):
-        record.msg, record.args = "a tick was not sent: %s", (record.exc_info[1],)
-        record.exc_info = None
-    return True
