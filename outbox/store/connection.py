@@ -65,23 +65,31 @@ class Odd(Exception):
 
 
 class Transaction:
-    """One short transaction. Rows are dictionaries. ``codec`` is how personal data is kept."""
+    """One short transaction. Rows are dictionaries. ``codec`` is how personal data is kept.
+    ``prepare``: whether its statements are prepared at once (None: those that come often)."""
 
-    def __init__(self, connection: psycopg.Connection[DictRow], codec: Codec = PLAIN) -> None:
+    def __init__(
+        self,
+        connection: psycopg.Connection[DictRow],
+        codec: Codec = PLAIN,
+        *,
+        prepare: bool | None = None,
+    ) -> None:
         self.connection = connection
         self.codec = codec
+        self.prepare = prepare
 
     def all(self, sql: LiteralString, params: Params | None = None) -> list[dict[str, Any]]:
         """Every row of a statement."""
-        return self.connection.execute(sql, params).fetchall()
+        return self.connection.execute(sql, params, prepare=self.prepare).fetchall()
 
     def one(self, sql: LiteralString, params: Params | None = None) -> dict[str, Any] | None:
         """The first row of a statement, or None."""
-        return self.connection.execute(sql, params).fetchone()
+        return self.connection.execute(sql, params, prepare=self.prepare).fetchone()
 
     def run(self, sql: LiteralString, params: Params | None = None) -> int:
         """Runs a statement and returns how many rows it touched."""
-        return self.connection.execute(sql, params).rowcount
+        return self.connection.execute(sql, params, prepare=self.prepare).rowcount
 
     @contextmanager
     def apart(self) -> Iterator[None]:
@@ -138,8 +146,8 @@ class Store:
 
     @contextmanager
     def glance(self) -> Iterator[Transaction]:
-        """One statement that only reads: the server begins and ends its transaction by itself where
-        the session is ours alone. Raises as ``transaction`` does."""
+        """One statement that only reads and comes often: the server begins and ends its transaction
+        by itself where the session is ours alone. Raises as ``transaction`` does."""
         with self._session(None, "") as tx:
             yield tx
 
@@ -148,8 +156,8 @@ class Store:
         self, patience_s: float | None = None, *, planned_once: bool = False
     ) -> Iterator[Transaction]:
         """A READ COMMITTED transaction: commits at the end, rolls back on an exception.
-        ``planned_once``: one plan is as good as any for its statements, whatever their parameters;
-        it is kept where the session is ours alone.
+        ``planned_once``: its statements come often, and one plan is as good as any for them,
+        whatever their parameters; it is kept where the session is ours alone.
 
         Raises ``Unreachable`` when the database does not answer in its bounded time, for a
         connection and for each statement (``Busy`` where it is this transaction alone that could
@@ -173,7 +181,8 @@ class Store:
                 connection.give_up_at = give_up_at
                 try:
                     self._open(connection, begin)
-                    yield Transaction(connection, self.codec)
+                    at_once = connection.is_ours_alone and begin != BEGIN
+                    yield Transaction(connection, self.codec, prepare=at_once or None)
                 except _NOT_PREPARED as error:
                     if not self._prepare_anew(connection, error):
                         raise

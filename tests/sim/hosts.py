@@ -93,7 +93,7 @@ class SimTransaction(Transaction):
     """Asks before every statement."""
 
     def __init__(self, inner: Transaction, asks: Callable[[], None]) -> None:
-        super().__init__(inner.connection, inner.codec)
+        super().__init__(inner.connection, inner.codec, prepare=inner.prepare)
         self._asks = asks
 
     def all(self, sql: LiteralString, params: Params | None = None) -> list[dict[str, Any]]:
