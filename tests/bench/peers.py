@@ -20,11 +20,13 @@ _LIMIT_S = 300.0
 
 @dataclass(frozen=True)
 class Peer:
-    """One peer: its program beside this file, and the statement that says whether any is left."""
+    """One peer: its program beside this file, and the statements that say whether any is left and
+    count what is durably known of the vendor's answers."""
 
     name: str
     program: str
     left: str
+    receipts: str
     kind: str = ""
 
     def _command(self, *arguments: str) -> list[str]:
@@ -51,7 +53,7 @@ class Peer:
 
     def finish(self, run: Run, place: Place, count: int) -> float:
         """Waits until every write has its durable result; the time then, in s of CLOCK_MONOTONIC.
-        A peer that called twice for one write is no reference."""
+        A peer that called twice for one write, or kept no receipt of it, is no reference."""
 
         def done() -> bool:
             return len(place.ledger) >= count and not place.sql(self.left)[0]["yes"]
@@ -60,17 +62,23 @@ class Peer:
         ended = time.monotonic()
         if doubled := duplicates(place.ledger):
             place.faults.append(f"{self.name}: {doubled} duplicate upstream calls")
+        if (kept := place.sql(self.receipts)[0]["n"]) != count:
+            place.faults.append(f"{self.name}: {kept} receipts of {count} writes")
         run.take(place)
         return ended
 
 
 _WRITES = "SELECT EXISTS (SELECT FROM writes WHERE status <> 'done') AS yes"
-THREADS = Peer("Celery with threads", "peer_celery.py", _WRITES, "threads")
-PREFORK = Peer("Celery prefork", "peer_celery.py", _WRITES, "prefork")
-PGQUEUER = Peer("pgqueuer", "peer_pgqueuer.py", "SELECT EXISTS (SELECT FROM pgqueuer) AS yes")
+_RECEIPTS = "SELECT count(*) AS n FROM writes WHERE receipt IS NOT NULL"
+THREADS = Peer("Celery with threads", "peer_celery.py", _WRITES, _RECEIPTS, "threads")
+PREFORK = Peer("Celery prefork", "peer_celery.py", _WRITES, _RECEIPTS, "prefork")
+PGQUEUER = Peer(
+    "pgqueuer", "peer_pgqueuer.py", "SELECT EXISTS (SELECT FROM pgqueuer) AS yes", _RECEIPTS
+)
 DBOS = Peer(
     "DBOS", "peer_dbos.py",
     "SELECT EXISTS (SELECT FROM dbos.workflow_status WHERE status <> 'SUCCESS') AS yes",
+    "SELECT count(*) AS n FROM dbos.operation_outputs WHERE output IS NOT NULL",
 )  # fmt: skip
 
 

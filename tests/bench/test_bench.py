@@ -19,6 +19,7 @@ from tests.bench.calibration import Calibration, calibrate, moved
 from tests.bench.effects import Ledger, changed_bodies, duplicates
 from tests.bench.groups import GROUPS, LONG, OF_PEERS
 from tests.bench.harness import Group, Measure, Run, repeated
+from tests.bench.peers import PGQUEUER
 from tests.bench.programs import Stuck
 from tests.bench.rows import BY_NAME, ROWS, Pair, Result, Row
 from tests.bench.sizes import SHORT
@@ -186,6 +187,18 @@ def test_after_a_kill_a_repeat_under_the_same_key_is_no_duplicate(
         assert place.faults == []
         place.check(1)
         assert place.faults == ["1 duplicate upstream calls"]
+
+
+@pytest.mark.parametrize(("kept", "faults"), [(1, ()), (0, ("pgqueuer: 0 receipts of 1 writes",))])
+def test_a_peer_that_kept_no_receipt_of_a_write_is_no_reference(
+    tmp_path: Path, kept: int, faults: tuple[str, ...]
+) -> None:
+    def sql(statement: str) -> list[dict[str, Any]]:
+        return [{"n": {PGQUEUER.left: 0, PGQUEUER.receipts: kept}[statement]}]
+
+    run, ledger = Run(cast(Any, None), SHORT), planted(tmp_path, ("k1", "a", "x"))
+    PGQUEUER.finish(run, Place(cast(Any, None), "none", "", {}, ledger, cast(Any, sql)), 1)
+    assert tuple(run.faults) == faults
 
 
 def test_what_a_void_repetition_broke_is_broken_all_the_same() -> None:
