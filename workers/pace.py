@@ -1,4 +1,5 @@
-"""How much a sender takes on at once, and how long it lets answers gather before it writes them."""
+"""How far ahead of its places a sender claims, and how long it lets answers gather before it writes
+them."""
 
 from __future__ import annotations
 
@@ -6,10 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from outbox.policy import Policy
+from workers.places import SLOW_S
 
-# While calls take no longer than this on the average, rows are claimed before their thread is free:
-# what waits for a thread then waits a small part of the time that its claim has to start.
-_QUICK_S = 1.0
 # Answers that come one after the other are written together; none waits longer than this.
 _GATHER_S = 0.02
 _WEIGHT = 0.1
@@ -21,18 +20,21 @@ class Pace:
     def __init__(self, policy: Policy, now_s: Callable[[], float]) -> None:
         self._policy = policy
         self._now_s = now_s
-        # Slow until the first calls have shown otherwise.
+        self._half = min(policy.batch, policy.threads) // 2
+        # Slow until the first calls have shown otherwise: what is claimed ahead of slow calls would
+        # wait here while another process has places for it.
         self._call_s = policy.call_deadline_s
         self._written_at = 0.0
         self._write_s = 0.0
 
-    def places(self, in_flight: int) -> int:
-        """How many rows may be claimed now; 0 where so few could be that a claim is not worth it.
-        ``in_flight`` are those that were claimed and have not been written."""
-        threads = self._policy.threads
-        ahead = threads // 2 if self._call_s < _QUICK_S else 0
-        free = threads + ahead - in_flight
-        return min(self._policy.batch, free) if free > ahead // 2 else 0
+    def ahead(self) -> int:
+        """How many rows more than there are places may be claimed."""
+        return self._policy.threads if self._call_s < SLOW_S else 0
+
+    def is_worth(self, limit: int, waiting: int) -> bool:
+        """Whether a claim of so many rows at the most is worth its cost now: while others wait for
+        their places, of half a batch and not of one row."""
+        return limit > 0 and (not waiting or limit >= self._half)
 
     def called(self, call_s: float) -> None:
         """A call took so long."""

@@ -13,18 +13,17 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
-from outbox.codec import Sealed
 from outbox.doorbell import Doorbell
 from outbox.errors import Unreachable
-from outbox.outcomes import Lost, NotSent, Outcome
 from outbox.store.claims import Claimer
 from outbox.store.connection import Store
 from outbox.store.intents import Intent
 from resolvers.directory import Directory
-from workers.breaker import HANDED_BACK, TOO_LATE
-from workers.flight import Flight, Results, tells_more
+from workers.calling import Caller
+from workers.flight import Flight, Results
 from workers.means import Means
 from workers.pace import Pace
+from workers.places import LOOK_S, Places, Room
 from workers.recording import Recorder, Result
 
 _RECORD_AGAIN_S = 0.5
@@ -65,13 +64,16 @@ class Sender:
         self._sendable = directory.sendable()
         self._claimer = self._claimer_for(self._sendable)
         self._means = means
-        self._pool = means.pool(self._policy.threads)
+        self._places = Places(self._policy.threads)
+        self._pool = means.pool(self._places.most)
         self._results: Results = queue.SimpleQueue()
         self._watchdog = means.watchdog()
-        self._recorder = Recorder(store, directory, probes=self._claimer.probes, jitter=jitter)
+        self._caller = Caller(
+            directory, self._watchdog, stopping=stopping, since_boot_s=means.since_boot_s
+        )
         self._pace = Pace(self._policy, means.since_boot_s)
+        self._recorder = Recorder(store, directory, probes=self._claimer.probes, jitter=jitter)
         self._busy = threading.Lock()
-        self._in_flight = 0
         self._token_in_s: float | None = None
         self._stop_by: float | None = None
         self._unrecorded: list[Result] = []
@@ -125,16 +127,19 @@ class Sender:
             claimed += self._claim_alone()
         while not self._gave_up():
             now = time.monotonic()
-            may_claim = now < end and not self._stopping()
+            room = self._places.room(now, ending=now >= end, ahead=self._pace.ahead())
+            may_claim = self._may_claim(now, end, room) and away is None
+            count, most = 0, min(self._policy.batch, room.limit)
             try:
-                places = self._pace.places(self._in_flight)
-                if may_claim and now >= next_claim and places:
-                    count = self._claim(places)
+                is_time = now >= next_claim or (not self._places.held and not emptied)
+                if may_claim and is_time and self._pace.is_worth(room.limit, self._places.waiting):
+                    count = self._claim(most, room)
                     claimed += count
-                    emptied = count == 0
+                    # What is due for a full account is not seen.
+                    emptied = count == 0 and not room.full
                     self._token_in_s = self._claimer.token_in_s
                     # After an empty claim the tick's pace is enough while calls are in the air.
-                    next_claim = now + self._tick_or(self._token_in_s) if emptied else 0.0
+                    next_claim = 0.0 if count else now + self._pace_s(room)
                 if self._is_idle() and (emptied or not may_claim):
                     # At the end of a budget too, or a steady load would keep such rows waiting.
                     alone = 0 if self._stopping() or away else self._claim_alone()
@@ -145,7 +150,8 @@ class Sender:
             except Unreachable as error:
                 # No more claims; what is in the air comes back to this very drain.
                 away, end = error, now
-            ended = self._collect(next_claim - now if emptied else None)
+            # A claim that found all that it asked for may be followed by another one at once.
+            ended = self._collect(next_claim - now, waits=not count or count < most)
             self._record(ended)
             if any(flight.intent.lane is not None for flight, _ in ended):
                 # Whoever waited behind it in its lane may go now.
@@ -156,6 +162,17 @@ class Sender:
             self._bell.ring()
         return claimed
 
+    def _may_claim(self, now: float, end: float, room: Room) -> bool:
+        """Until the budget is spent; then for others than those whose slow calls are waited for,
+        so long as the slowest of those may take."""
+        if self._stopping():
+            return False
+        return now < end or (bool(room.full) and now < end + self._policy.call_deadline_s)
+
+    def _pace_s(self, room: Room) -> float:
+        tick_s = self._tick_or(self._token_in_s)
+        return min(tick_s, LOOK_S) if room.full else tick_s
+
     def _tick_or(self, token_in_s: float | None) -> float:
         tick_s = self._policy.tick_drain_s
         return tick_s if token_in_s is None else min(max(token_in_s, _LEAST_WAIT_S), tick_s)
@@ -165,7 +182,7 @@ class Sender:
         waited for where there will be none."""
         held = self._held and (self._stopping() or self._is_held_briefly())
         unwritten = self._unrecorded or held
-        return self._in_flight == 0 and not unwritten
+        return not self._places.held and not unwritten
 
     def _is_held_briefly(self) -> bool:
         return bool(self._held) and self._held_pause_s < _WAIT_S
@@ -181,14 +198,14 @@ class Sender:
             self._stop_by = now + self._policy.call_deadline_s + STOP_SLACK_S
         return now > self._stop_by
 
-    def _claim(self, places: int) -> int:
+    def _claim(self, most: int, room: Room) -> int:
         began = self._means.since_boot_s()
-        rows = self._claimer.claim(places)
+        rows = self._claimer.claim(most, without=room.full)
         # A drain ends only on a claim that was empty after the bell was taken down. While it finds
         # rows the bell stays up, and nobody who commits another one sends a message for it.
         if not rows and self._bell.answer():
             began = self._means.since_boot_s()
-            rows = self._claimer.claim(places)
+            rows = self._claimer.claim(most, without=room.full)
         self._launch(rows, began)
         return len(rows)
 
@@ -209,49 +226,23 @@ class Sender:
                 results=self._results,
                 since_boot_s=self._means.since_boot_s,
             )
-            self._in_flight += 1
-            self._pool.submit(self._fly, flight)
+            self._places.hold(flight)
+        self._begin()
 
-    def _fly(self, flight: Flight) -> None:
-        if self._stopping() or not flight.may_start():
-            flight.land(NotSent(HANDED_BACK if self._stopping() else TOO_LATE))
-            return
-        number = self._watchdog.watch(flight, flight.deadline_s)
-        began = self._means.since_boot_s()
-        try:
-            outcome = self._perform(flight)
-        except BaseException as error:
-            outcome = Lost(f"the adapter raised {type(error).__name__}")
-        flight.took_s = self._means.since_boot_s() - began
-        in_time = self._watchdog.forget(number)
-        if in_time or tells_more(outcome):
-            flight.land(outcome)
-
-    def _perform(self, flight: Flight) -> Outcome:
-        row = flight.intent
-        reached = self._directory.reach(row.vendor, row.account)
-        if reached is None:
-            return NotSent("no credentials for this account here", local=True)
-        vendor, account, _ = reached
-        if row.mode != account.mode or (row.vendor_account or "") != account.vendor_account:
-            return NotSent("the account is not the one the intent was claimed for", local=True)
-        try:
-            call = row.call(account, flight)
-        except Sealed as sealed:
-            return NotSent(str(sealed), local=True)
-        except Exception as error:
-            reason = f"the request cannot be read: {type(error).__name__}"
-            return NotSent(reason, local=True)
-        return vendor.perform(call)
+    def _begin(self) -> None:
+        """Calls for what waits for its place, as far as there are places."""
+        for flight in self._places.begin(time.monotonic(), everything=self._stopping()):
+            self._pool.submit(self._caller.fly, flight)
 
     # -- results -----------------------------------------------------------------------------
 
-    def _collect(self, limit_s: float | None = None) -> list[Result]:
-        """What has finished; waits a moment for the first, ``limit_s`` at the most."""
+    def _collect(self, limit_s: float = 0.0, *, waits: bool = True) -> list[Result]:
+        """What has finished; ``waits`` a moment for the first, ``limit_s`` at the most where it is
+        more than 0."""
         batch = self._unrecorded
         self._unrecorded = []
         wait_s = min(self._policy.tick_drain_s, _WAIT_S)
-        if limit_s is not None and limit_s > 0:
+        if limit_s > 0:
             wait_s = min(wait_s, limit_s)
         if self._held:
             left_s = self._held_until - time.monotonic()
@@ -259,35 +250,40 @@ class Sender:
                 batch, self._held = [*batch, *self._held], []
             else:
                 wait_s = min(wait_s, left_s)
-        try:
-            if not batch and self._in_flight:
+        if not batch and self._places.held and waits:
+            with suppress(queue.Empty):
                 batch = [self._results.get(timeout=wait_s)]
-            elif not batch and self._held and (self._stopping() or self._is_held_briefly()):
-                self._means.pause(wait_s)
-            self._gather(batch)
-        except queue.Empty:
-            pass
+        elif not batch and self._held and (self._stopping() or self._is_held_briefly()):
+            self._means.pause(wait_s)
+        self._gather(batch)
         return batch
 
     def _gather(self, batch: list[Result]) -> None:
-        """What has come meanwhile, and what comes in the next moments."""
+        """What has come meanwhile, and, where something has, what comes in the next moments."""
+        seen = 0
         while True:
             with suppress(queue.Empty):
                 while True:
                     batch.append(self._results.get_nowait())
+            self._land(batch[seen:])
+            seen = len(batch)
             left_s = self._pace.gather_s()
-            if not left_s or len(batch) >= self._in_flight or self._stopping():
+            if not seen or not left_s or not self._places.in_air or self._stopping():
                 return
             self._means.pause(min(left_s, _GATHER_STEP_S))
+
+    def _land(self, results: list[Result]) -> None:
+        """Their places are free for others, which begin before the answers are written."""
+        for flight, _ in results:
+            if not flight.reported:
+                flight.reported = True
+                self._places.free(flight)
+                self._pace.called(flight.took_s)
+        self._begin()
 
     def _record(self, batch: list[Result]) -> None:
         if not batch:
             return
-        for flight, _ in batch:
-            if not flight.reported:
-                flight.reported = True
-                self._in_flight -= 1
-                self._pace.called(flight.took_s)
         with self._pace.writing():
             left = self._recorder.write(batch)
         # Nothing is forgotten: the same results are offered again until a commit is confirmed.

@@ -109,21 +109,23 @@ class Claimer:
             (_METERED, [s for s in sendable if s.meter is not None]),
         )
         self._parts = [
-            _Part(store, how, {**params, "known": Jsonb([s.as_json() for s in those])}, self.probes)
-            for how, those in parts
-            if those
+            _Part(store, how, params, those, self.probes) for how, those in parts if those
         ]
         self.token_in_s: float | None = None
 
-    def claim(self, limit: int) -> list[Intent]:
-        """Up to ``limit`` due rows, leased in a commit for lanes and one for the rest; empty only
-        after a whole scan, or one that took too long and goes on the next time. Raises
-        ``Unreachable``; what was claimed before that is returned."""
+    def claim(
+        self, limit: int, *, without: frozenset[tuple[str, str]] = frozenset()
+    ) -> list[Intent]:
+        """Up to ``limit`` due rows, leased in a commit for lanes and one for the rest; none of the
+        accounts ``without``, as (vendor, account). Empty only after a whole scan, or one that took
+        too long and goes on the next time. Raises ``Unreachable``; what was claimed before that is
+        returned."""
         ahead = self._look_ahead()
         found: list[Intent] = []
         slow: Busy | None = None
         for part in self._parts:
             try:
+                part.leave_out(without)
                 if len(found) < limit:
                     found += part.claim(limit - len(found), ahead)
             except Busy as error:
@@ -144,6 +146,7 @@ class Claimer:
         ahead = self._look_ahead()
         found: list[Intent] = []
         for part in self._parts:
+            part.leave_out(frozenset())
             if ahead.crashed and not found:
                 found = part.claim_alone(ahead)
         return found
@@ -183,16 +186,32 @@ class _Part:
     that no gate or lane starves behind those that sort before it. Adds to ``probes``."""
 
     def __init__(
-        self, store: Store, how: _How, params: Mapping[str, Any], probes: set[UUID]
+        self,
+        store: Store,
+        how: _How,
+        params: Mapping[str, Any],
+        sendable: list[Sendable],
+        probes: set[UUID],
     ) -> None:
         self._store = store
         self._how = how
+        self._sendable = sendable
+        self._left_out: frozenset[tuple[str, str]] | None = None
         self.params = params
+        self.leave_out(frozenset())
         self._probes = probes
         self._gate = ""
         self._lane = ""
         self._scans = [self._claim_lanes, self._claim_gates]
         self.token_in_s: float | None = None
+
+    def leave_out(self, accounts: frozenset[tuple[str, str]]) -> None:
+        """From the next claim on those are passed over, as accounts that are not known here are:
+        by one probe each, whatever is due for them."""
+        if accounts != self._left_out:
+            self._left_out = accounts
+            known = [s for s in self._sendable if (s.vendor, s.account.name) not in accounts]
+            self.params = {**self.params, "known": Jsonb([s.as_json() for s in known])}
 
     def claim(self, limit: int, ahead: _Ahead) -> list[Intent]:
         """Up to ``limit`` due rows. Raises ``Unreachable`` where it has none to return."""

@@ -79,10 +79,8 @@ BESIDE = (
         "the time to start begins after the claim",
         "workers.sender",
         "        began = self._means.since_boot_s()\n"
-        "        places = self._policy.threads - self._in_flight\n"
-        "        rows = self._claimer.claim(min(self._policy.batch, places))\n",
-        "        places = self._policy.threads - self._in_flight\n"
-        "        rows = self._claimer.claim(min(self._policy.batch, places))\n"
+        "        rows = self._claimer.claim(most, without=room.full)\n",
+        "        rows = self._claimer.claim(most, without=room.full)\n"
         "        began = self._means.since_boot_s()\n",
         scenarios=("keys",),
         timelines=("keys: A commits#2=5",),
