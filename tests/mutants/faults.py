@@ -92,7 +92,7 @@ MUTANTS = (
     one(
         "an answer is recorded by the id alone",
         "outbox.store.records_sql",
-        "AND i.version = e.version AND i.lease_token = e.token AND i.status = 'in_flight'",
+        "AND i.version = e.version AND i.lease_token = e.token AND i.status || '' = 'in_flight'",
         "",
         test="tests/workers/test_sender_deadlines.py"
         "::test_a_zombie_that_comes_back_after_its_lease_never_overwrites_newer_state",
@@ -108,7 +108,8 @@ MUTANTS = (
     one(
         "the claim is not committed before the call",
         "outbox.store.claims",
-        "        with self._store.transaction() as tx:\n            seen = tx.all(sql,",
+        "        with self._store.transaction(planned_once=True) as tx:\n"
+        "            seen = tx.all(sql,",
         "        self._kept = self._store.transaction()\n        tx = self._kept.__enter__()\n"
         "        if True:\n            seen = tx.all(sql,",
         scenarios=("keys",),
