@@ -255,6 +255,9 @@ SHAPE = """
     UNION ALL
     SELECT 'index', tablename, indexname, indexdef FROM pg_indexes WHERE schemaname = 'outbox'
     UNION ALL
+    SELECT 'setting', relname, split_part(o, '=', 1), split_part(o, '=', 2)
+      FROM pg_class, unnest(reloptions) o WHERE relnamespace = 'outbox'::regnamespace
+    UNION ALL
     SELECT 'function', proname, '', pg_get_functiondef(oid)
       FROM pg_proc WHERE pronamespace = 'outbox'::regnamespace
     UNION ALL
@@ -303,6 +306,27 @@ def test_taking_the_schema_down_leaves_nothing_but_the_version_table(empty: str)
     assert schema.current(empty) is None
     schema.upgrade(empty)
     assert shape(empty) == first
+
+
+def test_what_changes_is_vacuumed_by_less_than_a_hundredth_of_it_and_down_again_by_the_default(
+    empty: str,
+) -> None:
+    schema.upgrade(empty)
+    found = settings_of(empty)
+    for table in ("intents", "deliveries"):
+        assert float(found[table, "autovacuum_vacuum_scale_factor"]) < 0.01
+        # Few pages of a large table hold anything dead, and then its indexes would be left alone.
+        assert found[table, "vacuum_index_cleanup"] == "on"
+    for table in ("attempts", "settlements", "events"):
+        assert float(found[table, "autovacuum_vacuum_insert_scale_factor"]) < 0.2
+    assert found["rates", "autovacuum_vacuum_scale_factor"] == "0"
+    schema.downgrade(empty, "1_0004")
+    assert settings_of(empty) == {("rates", "fillfactor"): "20"}
+
+
+def settings_of(database_url: str) -> dict[tuple[str, str], str]:
+    """The storage settings of the tables, by table and name."""
+    return {(of, name): is_ for what, of, name, is_ in shape(database_url) if what == "setting"}
 
 
 def test_an_empty_database_has_no_revision(empty: str) -> None:
