@@ -14,6 +14,9 @@ from outbox.store.connection import Transaction
 
 Ask = Callable[[Transaction], Any]
 LEDGER = frozenset({"intents", "attempts", "settlements", "deliveries", "events", "webhook_inbox"})
+# The newest 20,000 are all of a small table, and to read it whole is best. What is seen with these
+# is whether there is another way; without them the plans are of a table that is large itself.
+AS_IF_LARGE = ("enable_seqscan = off", "enable_hashjoin = off", "enable_mergejoin = off")
 # Hold (nearly) every row of their table: without a condition they are as long as it is.
 _WHOLE = frozenset(
     {

@@ -37,8 +37,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = frozenset(given.only) or frozenset(row.name for row in ROWS) - (
         LONG if given.short else frozenset()
     )
-    results = _measured(names, given.repeat, short=given.short)
-    told = report.as_json(results, {"short": given.short, "cores": os.cpu_count()})
+    beside: dict[str, Any] = {}
+    results = _measured(names, given.repeat, short=given.short, beside=beside)
+    machine = {"short": given.short, "cores": os.cpu_count()}
+    told = report.as_json(results, machine, beside)
     path, picture = report.written(told, _FOLDER)
     if given.json:
         print(json.dumps(told))
@@ -69,7 +71,9 @@ def _given(arguments: Sequence[str] | None) -> argparse.Namespace:
     return given
 
 
-def _measured(names: frozenset[str], repetitions: int, *, short: bool) -> list[Result]:
+def _measured(
+    names: frozenset[str], repetitions: int, *, short: bool, beside: dict[str, Any]
+) -> list[Result]:
     sizes = SHORT if short else FULL
     groups = [group for group in GROUPS if not names.isdisjoint(group.rows)]
     results: list[Result] = []
@@ -84,7 +88,7 @@ def _measured(names: frozenset[str], repetitions: int, *, short: bool) -> list[R
         bar.refresh()
         end = time.monotonic() + sizes.limit_s
         with open_stage(end) as stage:
-            run = Run(stage, sizes, end, only=names)
+            run = Run(stage, sizes, end, only=names, told=beside)
             for number, group in enumerate(groups):
                 name = next(row for row in group.rows if row in names)
                 bar.update(task, description=name, refresh=True)

@@ -12,8 +12,12 @@ from statistics import median
 import psycopg
 
 from outbox import Outbox, Scope
+from outbox.outcomes import Business, Reading, Receipt, Standing, Wire
+from outbox.store import records
 from outbox.store.claims import Claimer
 from outbox.store.connection import Store
+from outbox.store.intents import Intent
+from outbox.store.records import Ended
 from resolvers.directory import Directory
 from tests.bench import vendor
 from tests.bench.harness import Run
@@ -29,7 +33,7 @@ _BY_COLUMN = {
     "fingerprint": "sha256(convert_to(n || %(mark)s, 'UTF8'))",
     "due_at": "outbox.clock()",
 }
-_SETTLED = {
+SETTLED = {
     "status": "'succeeded'",
     "first_sent_at": "outbox.clock()",
     "last_sent_at": "outbox.clock()",
@@ -39,14 +43,14 @@ _SETTLED = {
     "receipt_id": "'wr_' || n || %(mark)s",
     "business_status": "'paid'",
 }
-_COLUMNS = """
+COLUMNS = """
 SELECT attname AS name FROM pg_attribute WHERE attrelid = 'outbox.intents'::regclass
 AND attnum > 0 AND NOT attisdropped AND attidentity = '' AND attgenerated = ''
 """
-_CHURN = """
-UPDATE outbox.intents SET status = 'succeeded', first_sent_at = outbox.clock(),
-    settled_at = outbox.clock(), escalate_at = NULL, receipt_id = 'wr_' || id
-WHERE status = 'pending' AND id <> %(row)s
+# What is copied stays as it is, in every repetition: it never comes to be claimed.
+NEVER_DUE = """
+UPDATE outbox.intents SET due_at = due_at + INTERVAL '1 year', escalate_at = NULL
+WHERE id = %(row)s
 """
 
 
@@ -56,6 +60,7 @@ class Ledger:
     ``in_lane`` one in a lane where the ledger has a lane."""
 
     place: Place
+    store: Store
     claimer: Claimer
     row: str
     in_lane: str
@@ -65,7 +70,7 @@ class Ledger:
         """So many copies of a real intent (``row`` by default), each with a key of its own."""
         self.copies += 1
         said = {**_BY_COLUMN, **(values or {})}
-        names = [row["name"] for row in self.place.sql(_COLUMNS)]
+        names = [row["name"] for row in self.place.sql(COLUMNS)]
         values_of = ", ".join(said.get(name, f"i.{name}") for name in names)
         statement = (
             f"INSERT INTO outbox.intents ({', '.join(names)}) SELECT {values_of} "
@@ -79,6 +84,18 @@ class Ledger:
         """What autovacuum does by itself some time after so many rows have come."""
         self.place.sql("VACUUM (ANALYZE) outbox.intents")
 
+    def run_through(self, count: int) -> None:
+        """So many come, are claimed and land, as the sender writes that. Raises ``Stuck``."""
+        self.add(count)
+        done = 0
+        while done < count:
+            rows = self.claimer.claim(_LIMIT)
+            if not rows:
+                raise Stuck(f"{done} of {count} rows went through")
+            with self.store.transaction(planned_once=True) as tx:
+                records.record(tx, [Ended(row, _landed(row)) for row in rows])
+            done += len(rows)
+
     def claim_ms(self) -> float:
         """One claim. Raises ``Stuck`` where it did not find what is there."""
         began = time.perf_counter()
@@ -87,6 +104,17 @@ class Ledger:
         if len(rows) != _LIMIT:
             raise Stuck(f"a claim found {len(rows)} of {_LIMIT} rows")
         return took_ms
+
+
+def _landed(row: Intent) -> Receipt:
+    reading = Reading(
+        receipt_id=f"wr_{row.id.hex}",
+        standing=Standing.LANDED,
+        business=Business.PAID,
+        word="done",
+        owner=str(row.id),
+    )
+    return Receipt(reading, Wire(http_status=200))
 
 
 @contextmanager
@@ -103,7 +131,8 @@ def _ledger(run: Run, *, lane: bool = False) -> Iterator[Ledger]:
         store, directory = Store(settings, size=1), Directory.of(settings)
         with closing(store), closing(directory):
             claimer = Claimer(store, directory.sendable(), owner="bench", lease_s=3600.0)
-            yield Ledger(place, claimer, rows[0], rows[-1])
+            place.sql(NEVER_DUE, {"row": rows[0]})
+            yield Ledger(place, store, claimer, rows[0], rows[-1])
 
 
 @contextmanager
@@ -112,7 +141,7 @@ def _ledgers(run: Run) -> Iterator[dict[str, Ledger]]:
     compared with a lane of one row, which is claimed for in the same two statements."""
     sizes = run.sizes
     wanted: dict[str, Callable[[Ledger], None]] = {
-        "claim-settled": lambda ledger: ledger.add(sizes.settled, _SETTLED),
+        "claim-settled": lambda ledger: ledger.add(sizes.settled, SETTLED),
         "claim-pending": lambda ledger: ledger.add(sizes.pending),
         "claim-lane": lambda ledger: ledger.add(sizes.lane, of=ledger.in_lane),
     }
@@ -127,21 +156,22 @@ def _ledgers(run: Run) -> Iterator[dict[str, Ledger]]:
             found["short lane"] = exits.enter_context(_ledger(run, lane=True))
         if run.wants("claim-pinned"):
             found["claim-pinned"] = exits.enter_context(_ledger(run))
+            found["claim-pinned"].add(sizes.settled, SETTLED)
         for ledger in found.values():
             ledger.settle_in()
         if run.wants("claim-pinned"):
-            exits.enter_context(_pinned(found["claim-pinned"], sizes.churn))
+            exits.enter_context(pinned(found["claim-pinned"].place))
+            found["claim-pinned"].run_through(sizes.churn)
         yield found
 
 
 @contextmanager
-def _pinned(ledger: Ledger, churn: int) -> Iterator[None]:
-    """Somebody's old snapshot: what was settled since leaves entries that no scan may remove."""
-    with psycopg.connect(ledger.place.database_url.replace("+psycopg", "")) as connection:
+def pinned(place: Place) -> Iterator[None]:
+    """Somebody's snapshot, left open: of what has changed since nothing may be removed, neither a
+    row nor its entries in the indexes."""
+    with psycopg.connect(place.database_url.replace("+psycopg", "")) as connection:
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-        connection.execute("SELECT count(*) FROM outbox.intents")
-        ledger.add(churn)
-        ledger.place.sql(_CHURN, {"row": ledger.row})
+        connection.execute("SELECT count(*) FROM outbox.consumers")
         yield
         connection.rollback()
 

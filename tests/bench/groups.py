@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.bench import claiming, flow, killing, stripe_sdk
+from tests.bench import claiming, flow, growing, killing, stripe_sdk
 from tests.bench.harness import Group
 
 GROUPS = (
@@ -17,6 +17,10 @@ GROUPS = (
     Group(("live-limit", "live-celery", "live-commits"), flow.live),
     Group(("wake",), flow.wake),
     Group(("claim-settled", "claim-pending", "claim-lane", "claim-pinned"), claiming.claims),
+    Group(
+        ("growth-claim", "growth-enqueue", "growth-find", "growth-escalate", "growth-doctor"),
+        growing.growth,
+    ),
     Group(("lanes",), flow.lanes),
     Group(("stripe",), stripe_sdk.stripe_sdk),
     Group(("killed",), killing.killed),

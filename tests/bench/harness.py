@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tests.bench.calibration import MOST_MOVED, Calibration, moved
 from tests.bench.programs import Stuck, TimeIsUp, left_s
@@ -22,12 +22,15 @@ T = TypeVar("T")
 @dataclass
 class Run:
     """What a measurement is given: where, how much, and until when (``end``, by the monotonic
-    clock). ``faults`` are what must not be in any run."""
+    clock). ``faults`` are what must not be in any run, ``faults_of`` those of one row alone;
+    ``told`` is what it says beside the rows."""
 
     stage: Stage
     sizes: Sizes
     end: float = float("inf")
     faults: list[str] = field(default_factory=list)
+    faults_of: dict[str, list[str]] = field(default_factory=dict)
+    told: dict[str, Any] = field(default_factory=dict)
     only: frozenset[str] = frozenset(BY_NAME)
     kept: dict[str, object] = field(default_factory=dict)
     exits: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
@@ -44,6 +47,10 @@ class Run:
         """Takes over what was wrong in a place."""
         self.faults += place.faults
         place.faults.clear()
+
+    def fault(self, said: str, row: str) -> None:
+        """What must not be, of one row."""
+        self.faults_of.setdefault(row, []).append(said)
 
     def keep(self, name: str, make: Callable[[], AbstractContextManager[T]]) -> T:
         """What all repetitions of a group share, made when first asked for."""
@@ -97,8 +104,9 @@ def repeated(
         # What a void repetition broke is broken all the same.
         faults += run.faults
         run.faults.clear()
+        of_row, run.faults_of = run.faults_of, {}
         run.exits.close()
         run.kept.clear()
-    said = tuple(dict.fromkeys(faults))
     names = [name for name in group.rows if name in run.only]
-    return [Result(BY_NAME[n], tuple(pairs[n]), repetitions, void, said) for n in names]
+    said = {name: tuple(dict.fromkeys(faults + of_row.get(name, []))) for name in names}
+    return [Result(BY_NAME[n], tuple(pairs[n]), repetitions, void, said[n]) for n in names]

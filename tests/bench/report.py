@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -16,13 +16,20 @@ from rich.text import Text
 from tests.bench.peers import PYTHON
 from tests.bench.rows import Result
 
+# What is smaller is in the JSON alone.
+_LEAST_BYTES = 0.5
 
-def as_json(results: Sequence[Result], machine: dict[str, Any]) -> dict[str, Any]:
+
+def as_json(
+    results: Sequence[Result], machine: dict[str, Any], told: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """``ok`` and ``rows``; of each row the median ``ratio`` (None: nothing counts) with ``low`` and
-    ``high``, the medians of both sides in ``unit``, and ``why`` it is not ok."""
+    ``high``, the medians of both sides in ``unit``, and ``why`` it is not ok. ``told`` is what
+    measurements say beside their rows: ``growth``, where that was measured."""
     return {
         "ok": bool(results) and all(result.ok for result in results),
         "machine": machine,
+        **(told or {}),
         "rows": [_row(result) for result in results],
     }
 
@@ -72,6 +79,16 @@ def show(told: dict[str, Any], console: Console) -> None:
             spread, f"{sense} {row['goal']:g}", f"{_said(row['ours'])} {row['unit']}",
             _said(row["reference"]), "yes" if row["ok"] else Text("NO: " + row["why"]),
         )  # fmt: skip
+    console.print(table)
+    if "growth" in told:
+        _show_bytes(told["growth"], console)
+
+
+def _show_bytes(growth: Mapping[str, Any], console: Console) -> None:
+    table = Table(f"of {growth['intents']:,} intents", "bytes for each")
+    for name, count in growth["bytes_per_intent"].items():
+        if count >= _LEAST_BYTES:
+            table.add_row(name, f"{count:g}")
     console.print(table)
 
 

@@ -78,7 +78,9 @@ class Result:
 
 
 P1, P16 = "pgbench, bare life cycle, 1 client", "pgbench, bare life cycle, 16 clients"
-EMPTY = "the same claim on an empty table"
+EMPTY = "the same on an empty table"
+GROWN = "in a grown ledger"
+PLAIN = "a plain read of what is unsettled for each of its questions"
 ROWS = (
     Row("enqueue", "enqueue, 1 client", "pgbench insert, 1 client", 0.5, "per s"),
     Row("drain-limit", "drain of a backlog, 0 ms", P16, 1.0, "per s"),
@@ -97,6 +99,11 @@ ROWS = (
     Row("claim-pending", "claim of 50 out of pending rows", EMPTY, 1.3, "ms, p50", "at most"),
     Row("claim-lane", "claim of 50 beside one long lane", EMPTY, 1.2, "ms, p50", "at most"),
     Row("claim-pinned", "claim of 50 under a pinned snapshot", EMPTY, 1.3, "ms, p50", "at most"),
+    Row("growth-claim", f"claim of 50 {GROWN}", EMPTY, 1.3, "ms, p50", "at most"),
+    Row("growth-enqueue", f"enqueue {GROWN}", EMPTY, 1.2, "ms, p50", "at most"),
+    Row("growth-find", f"enqueue of a recorded key {GROWN}", EMPTY, 1.2, "ms, p50", "at most"),
+    Row("growth-escalate", f"a tick's questions {GROWN}", EMPTY, 1.3, "ms, p50", "at most"),
+    Row("growth-doctor", f"all of `outbox doctor` {GROWN}", PLAIN, 2.0, "s", "at most"),
     Row("lanes", "10 ordered lanes, 50 ms", "10 / 50 ms", 0.95, "per s"),
     Row("stripe", "drain through the Stripe SDK", "the bare SDK, same threads", 0.85, "per s"),
     Row("killed", "a worker killed in mid-run", "lease + 2 s", 1.0, "s", "at most"),

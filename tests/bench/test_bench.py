@@ -210,6 +210,20 @@ def test_what_a_void_repetition_broke_is_broken_all_the_same() -> None:
     assert (result.faults, result.void) == (("doctor: a rule is broken",), 2)
 
 
+def test_what_is_broken_in_one_row_makes_no_other_one_not_right() -> None:
+    def measure(run: Run) -> Mapping[str, Pair]:
+        run.fault("an index is not used", "wake")
+        return {"wake": Pair(0.1, 1.0), "lanes": Pair(1.0, 1.0)}
+
+    run = Run(cast(Any, None), SHORT)
+    found = repeated(Group(("wake", "lanes"), measure), run, 1, lambda: _STEADY)
+    assert [(result.ok, result.why_not) for result in found] == [
+        (False, "an index is not used"),
+        (True, ""),
+    ]
+    assert run.faults_of == {}
+
+
 def test_a_measurement_that_does_not_end_is_told_and_keeps_the_others() -> None:
     def measure(run: Run) -> Mapping[str, Pair]:
         raise Stuck("all intents settled: not within 300 s")
@@ -246,6 +260,19 @@ def test_the_table_says_why_a_row_is_not_right() -> None:
     shown = cast(io.StringIO, console.file).getvalue()
     assert "the goal is missed" in shown
     assert "0 of 1 repetitions count" in shown
+
+
+def test_what_the_ledger_takes_is_kept_and_shown_beside_the_rows() -> None:
+    bytes_of = {"intents": 1170.6, "intents_lane": 0.1}
+    growth = {"intents": 11_000_000, "bytes_per_intent": bytes_of}
+    told = report.as_json([of(_AT_LEAST, 3.0, 3.0, 3.0)], {}, {"growth": growth})
+    assert told["growth"] == growth
+    console = Console(file=io.StringIO(), width=200)
+    report.show(told, console)
+    shown = cast(io.StringIO, console.file).getvalue()
+    assert "of 11,000,000 intents" in shown
+    assert "1170.6" in shown
+    assert "intents_lane" not in shown
 
 
 def test_every_row_is_measured_by_one_group() -> None:

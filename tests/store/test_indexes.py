@@ -16,7 +16,7 @@ from outbox.store import claims_sql, retention, vitals
 from outbox.store.retention import Piece
 from resolvers.directory import Directory
 from tests import reads
-from tests.plans import explained, indexes, read_whole
+from tests.plans import AS_IF_LARGE, explained, indexes, read_whole
 from tests.statements import copied
 from tests.store.book import ACCOUNT, CHARGE, LANED, SCOPE, Book, charge, open_book
 
@@ -96,9 +96,6 @@ ENQUEUEING = reads.enqueueing(draft(CHARGE, SCOPE, charge("in_none")))
 # It says of itself that it reads every row.
 EVERY_ROW = {"values_sealed"}
 _NOW = datetime.now(UTC)
-# The newest 20,000 are all of a table of this size, and to read it whole is best. What is seen here
-# is whether there is another way; the benchmark's growth rows look at ten millions.
-_AS_IF_LARGE = ("enable_seqscan = off", "enable_hashjoin = off", "enable_mergejoin = off")
 
 
 @pytest.mark.parametrize("once", [False, True], ids=["planned each time", "planned once"])
@@ -128,7 +125,7 @@ def test_the_doctor_reads_what_is_unsettled_and_the_newest_of_the_rest(crowded: 
     """All but the one check that says that it reads every row."""
     questions = reads.doctor(Directory.of(crowded.settings))
     plans = {
-        name: explained(crowded.url, ask, settings=_AS_IF_LARGE) for name, ask in questions.items()
+        name: explained(crowded.url, ask, settings=AS_IF_LARGE) for name, ask in questions.items()
     }
     assert {name for name in plans if read_whole(plans[name], some_of_it=True)} == EVERY_ROW
     assert sum(map(bool, plans.values())) > 40
