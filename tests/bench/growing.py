@@ -1,5 +1,6 @@
 """What the product's statements cost beside ten million settled intents and a million due ones,
-while somebody holds a snapshot that is older than all of it: against an empty table, in turn."""
+against an empty table, in turn. In both ledgers somebody holds a snapshot from before the first of
+them: what they leave behind is the same, and the size of the ledger is all that differs."""
 
 from __future__ import annotations
 
