@@ -33,7 +33,7 @@ from outbox.store import (
 )
 from outbox.store.claims import Claimer
 from outbox.store.enqueueing import sought
-from outbox.store.enqueueing_sql import FIND, OVER, TOLD, insert_sql
+from outbox.store.enqueueing_sql import FIND, INSERT, OVER, TOLD, as_drafts
 from outbox.store.overdue import Place
 from resolvers import doctoring
 from resolvers.directory import Directory
@@ -81,7 +81,7 @@ def enqueueing(made: Draft) -> Mapping[str, Ask]:
     of_run = {"tenant": made.scope.tenant, "run_id": made.scope.run_id, "epoch": "turn-2"}
     depth = {"tenants": ["acme"], "tools": ["charge"], "lanes": ["x"], "mosts": [1000]}
     return {
-        "a new intent": _explain(insert_sql(made.columns), made.columns),
+        "a new intent": _explain(INSERT, {"drafts": as_drafts([made.columns])}),
         "a recorded key": _explain(FIND, sought(made)),
         "what was told": _explain(TOLD, {"id": str(made.id), "version": 1}),
         "an epoch that is over": _explain(OVER, of_run),

@@ -1,7 +1,7 @@
 """How soon the ledger's tables are vacuumed and analysed: by less of them than the defaults.
 
 Revision ID: 1_0006
-Revises: 1_0004
+Revises: 1_0005
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from alembic import op
 
 revision = "1_0006"
-down_revision = "1_0004"
+down_revision = "1_0005"
 branch_labels = None
 depends_on = None
 
