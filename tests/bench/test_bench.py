@@ -194,7 +194,10 @@ def test_a_peer_that_kept_no_receipt_of_a_write_is_no_reference(
     tmp_path: Path, kept: int, faults: tuple[str, ...]
 ) -> None:
     def sql(statement: str) -> list[dict[str, Any]]:
-        return {PGQUEUER.left: [{"yes": False}], PGQUEUER.receipts: [{"n": kept}]}[statement]
+        found: dict[str, dict[str, Any]] = {
+            PGQUEUER.left: {"yes": False}, PGQUEUER.receipts: {"n": kept},
+        }  # fmt: skip
+        return [found[statement]]
 
     run, ledger = Run(cast(Any, None), SHORT), planted(tmp_path, ("k1", "a", "x"))
     PGQUEUER.finish(run, Place(cast(Any, None), "none", "", {}, ledger, cast(Any, sql)), 1)
