@@ -19,7 +19,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tests.bench import report
 from tests.bench.calibration import calibrate
-from tests.bench.groups import GROUPS, LONG, OF_PEERS
+from tests.bench.groups import ASKED, GROUPS, LONG, OF_PEERS
 from tests.bench.harness import Run, repeated
 from tests.bench.peers import PYTHON
 from tests.bench.programs import ROOT
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the rows that are asked for; the exit code."""
     given = _given(arguments)
     names = frozenset(given.only) or frozenset(row.name for row in ROWS) - (
-        LONG if given.short else frozenset()
+        LONG | ASKED if given.short else frozenset()
     )
     beside: dict[str, Any] = {}
     results = _measured(names, given.repeat, short=given.short, beside=beside)

@@ -17,6 +17,7 @@ from pathlib import Path
 # Key, whose write it is, the body's hash, and when its first byte arrived (CLOCK_MONOTONIC, which
 # all processes of a machine share, in ns).
 _RECORD = struct.Struct("32s16s16sQ")
+_OWNER_AT = 32
 
 
 @dataclass(frozen=True)
@@ -57,11 +58,30 @@ class Ledger:
         sizes = (path.stat().st_size for path in self._folder.glob("effects-*"))
         return sum(size // _RECORD.size for size in sizes)
 
+    def knows(self, owner: bytes) -> bool:
+        """Whether any call of this owner's arrived. Searched as it lies, because a look-up that
+        reads record by record would cost more than all else of a drain."""
+        return any(_holds(path.read_bytes(), owner) for path in self._folder.glob("effects-*"))
+
+    def read(self, name: str) -> str:
+        """What a run has put beside the record under that name; empty where nothing is."""
+        try:
+            return (self._folder / name).read_text()
+        except FileNotFoundError:
+            return ""
+
     def close(self) -> None:
         """Closes this process's file."""
         if self._pid == os.getpid():
             os.close(self._file)
         self._pid, self._file = 0, -1
+
+
+def _holds(records: bytes, owner: bytes) -> bool:
+    at = records.find(owner)
+    while at >= 0 and at % _RECORD.size != _OWNER_AT:
+        at = records.find(owner, at + 1)  # by chance, across two fields
+    return at >= 0
 
 
 def duplicates(effects: Iterable[Effect]) -> int:

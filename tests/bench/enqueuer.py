@@ -1,8 +1,9 @@
 """An agent's process: enqueues writes of the zero-cost vendor, and tells when.
 
 `python -m tests.bench.enqueuer COUNT` commits each by itself and rings; `--backlog` all in one
-transaction; `--per-second N` at that pace; `--lanes N` spreads them over so many ordered lanes;
-`--stripe` makes them charges.
+transaction; `--per-second N` at that pace; `--each N` so many to a commit; `--lanes N` spreads them
+over so many ordered lanes; `--stripe` makes them charges; `--tenant`, `--vendor`, `--account` and
+`--run` say whose they are.
 """
 
 from __future__ import annotations
@@ -30,7 +31,12 @@ def main() -> int:
     parser.add_argument("--backlog", action="store_true")
     parser.add_argument("--per-second", type=float, default=0.0)
     parser.add_argument("--lanes", type=int, default=0)
+    parser.add_argument("--each", type=int, default=1)
     parser.add_argument("--stripe", action="store_true")
+    parser.add_argument("--tenant", default="acme")
+    parser.add_argument("--vendor", default=vendor.NAME)
+    parser.add_argument("--account", default="default")
+    parser.add_argument("--run", default="")
     given = parser.parse_args()
     vendor.install()
     outbox = Outbox.from_env()
@@ -71,9 +77,13 @@ def _charges() -> WriteTool:
     )
 
 
+def _scope(given: argparse.Namespace, run: str) -> Scope:
+    return Scope(tenant=given.tenant, run_id=given.run or run, account=given.account)
+
+
 def _backlog(outbox: Outbox, connection: Any, given: argparse.Namespace) -> dict[str, Any]:
-    tool = vendor.write_tool(lane=("lane",)) if given.lanes else vendor.write_tool()
-    scope = Scope(tenant="acme", run_id="backlog")
+    tool = vendor.write_tool(lane=("lane",) if given.lanes else (), vendor=given.vendor)
+    scope = _scope(given, "backlog")
     asks = [(scope, {**_write(n), "lane": n % max(given.lanes, 1)}) for n in range(given.count)]
     if given.stripe:
         tool, asks = _charges(), [(scope, charge(n)) for n in range(given.count)]
@@ -85,20 +95,24 @@ def _backlog(outbox: Outbox, connection: Any, given: argparse.Namespace) -> dict
 
 
 def _one_by_one(outbox: Outbox, connection: Any, given: argparse.Namespace) -> dict[str, Any]:
-    tool, scope = vendor.write_tool(), Scope(tenant="acme", run_id="live")
+    tool, scope = vendor.write_tool(vendor=given.vendor), _scope(given, "live")
     outbox.enqueue(connection, tool, scope, _write(-1))  # imports, and opens connections
     connection.rollback()
     committed = []
     began = time.monotonic_ns()
-    for number in range(given.count):
+    for first in range(0, given.count, given.each):
         if given.per_second:
-            left_s = began / 1e9 + number / given.per_second - time.monotonic()
+            left_s = began / 1e9 + first / given.per_second - time.monotonic()
             time.sleep(max(left_s, 0.0))
-        answer = outbox.enqueue(connection, tool, scope, _write(number))
+        if given.each == 1:
+            answers = [outbox.enqueue(connection, tool, scope, _write(first))]
+        else:
+            numbers = range(first, min(first + given.each, given.count))
+            answers = outbox.enqueue_many(connection, tool, [(scope, _write(n)) for n in numbers])
         connection.commit()
         at = time.monotonic_ns()
         outbox.ring()
-        committed.append([answer.intent_id.hex, at])
+        committed += [[answer.intent_id.hex, at] for answer in answers]
     ended = time.monotonic_ns()
     return {
         "began_ns": began,

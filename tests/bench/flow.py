@@ -14,8 +14,8 @@ _LATENCY_MS = 50
 _PER_SECOND = 20.0
 _LANES = 10
 # One sender of 64 threads; two of 200 each.
-_AT_64 = {"OUTBOX_CHILDREN": "2", "OUTBOX_THREADS": "64"}
-_AT_400 = {"OUTBOX_CHILDREN": "3", "OUTBOX_THREADS": "200"}
+AT_64 = {"OUTBOX_CHILDREN": "2", "OUTBOX_THREADS": "64"}
+AT_400 = {"OUTBOX_CHILDREN": "3", "OUTBOX_THREADS": "200"}
 
 
 def enqueue(run: Run) -> Mapping[str, Pair]:
@@ -55,13 +55,13 @@ def drain(run: Run) -> Mapping[str, Pair]:
 
 def drain_64(run: Run) -> Mapping[str, Pair]:
     """64 calls of 50 ms in the air are 1,280 a second."""
-    done = product.drained(run, run.sizes.in_flight_64, latency_ms=_LATENCY_MS, settings=_AT_64)
+    done = product.drained(run, run.sizes.in_flight_64, latency_ms=_LATENCY_MS, settings=AT_64)
     return {"drain-64": Pair(done.rate, 64 * 1000 / _LATENCY_MS)}
 
 
 def drain_400(run: Run) -> Mapping[str, Pair]:
     """400 calls of 50 ms in the air are 8,000 a second."""
-    done = product.drained(run, run.sizes.in_flight_400, latency_ms=_LATENCY_MS, settings=_AT_400)
+    done = product.drained(run, run.sizes.in_flight_400, latency_ms=_LATENCY_MS, settings=AT_400)
     return {"drain-400": Pair(done.rate, 400 * 1000 / _LATENCY_MS)}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.bench import claiming, flow, growing, killing, stripe_sdk
+from tests.bench import claiming, fairness, faulty, flow, growing, killing, memory, stripe_sdk
 from tests.bench.harness import Group
 
 GROUPS = (
@@ -23,9 +23,30 @@ GROUPS = (
     ),
     Group(("lanes",), flow.lanes),
     Group(("stripe",), stripe_sdk.stripe_sdk),
+    Group(("fair-tenant",), fairness.tenant),
+    Group(("fair-account",), fairness.account),
+    Group(("fair-vendor",), fairness.slow_vendor),
+    Group(("fair-breaker",), fairness.open_breaker),
+    Group(("faulty",), faulty.faulty),
+    Group(("memory-64", "memory-400", "memory-prefork"), memory.in_flight),
+    Group(("memory-flat",), memory.flat),
     Group(("killed",), killing.killed),
 )  # fmt: skip
 # These start programs of the peers' environment.
-OF_PEERS = frozenset({"drain-celery", "drain-pgqueuer", "drain-dbos", "live-celery", "wake"})
+OF_PEERS = frozenset(
+    {
+        "drain-celery",
+        "drain-pgqueuer",
+        "drain-dbos",
+        "live-celery",
+        "wake",
+        "memory-64",
+        "memory-400",
+        "memory-prefork",
+    }
+)
 # What the short form has no time for.
 LONG = frozenset({"drain-dbos"})
+# What it has time for only where it is asked for it.
+ASKED = frozenset({"fair-tenant", "fair-account", "fair-vendor", "fair-breaker", "faulty",
+                   "memory-64", "memory-400", "memory-prefork", "memory-flat"})  # fmt: skip

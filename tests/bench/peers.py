@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.bench.effects import duplicates
 from tests.bench.harness import Run
-from tests.bench.programs import ROOT, last_line, wait_until
+from tests.bench.programs import ROOT, Child, last_line, wait_until
 from tests.bench.stage import Place
 
 PYTHON = ROOT / ".bench" / "venv" / "bin" / "python"
@@ -42,10 +42,10 @@ class Peer:
         )
 
     @contextmanager
-    def at_work(self, place: Place) -> Iterator[None]:
+    def at_work(self, place: Place) -> Iterator[Child]:
         """Its worker, ready, until the block ends."""
-        with place.child(self._command("work")):
-            yield
+        with place.child(self._command("work")) as child:
+            yield child
 
     def set_up(self, place: Place) -> None:
         """Its tables."""
@@ -72,6 +72,7 @@ _WRITES = "SELECT EXISTS (SELECT FROM writes WHERE status <> 'done') AS yes"
 _RECEIPTS = "SELECT count(*) AS n FROM writes WHERE receipt IS NOT NULL"
 THREADS = Peer("Celery with threads", "peer_celery.py", _WRITES, _RECEIPTS, "threads")
 PREFORK = Peer("Celery prefork", "peer_celery.py", _WRITES, _RECEIPTS, "prefork")
+PREFORK_64 = Peer("Celery prefork", "peer_celery.py", _WRITES, _RECEIPTS, "prefork_64")
 PGQUEUER = Peer(
     "pgqueuer", "peer_pgqueuer.py", "SELECT EXISTS (SELECT FROM pgqueuer) AS yes", _RECEIPTS
 )

@@ -81,6 +81,9 @@ P1, P16 = "pgbench, bare life cycle, 1 client", "pgbench, bare life cycle, 16 cl
 EMPTY = "the same on an empty table"
 GROWN = "in a grown ledger"
 PLAIN = "a plain read of what is unsettled for each of its questions"
+# What a tenant's ten writes may wait for beside somebody's backlog: against the same ten alone.
+FAIR = "twice alone + 1 s"
+CALM, PSS = "the same without faults", "MiB, PSS"
 ROWS = (
     Row("enqueue", "enqueue, 1 client", "pgbench insert, 1 client", 0.5, "per s"),
     Row("drain-limit", "drain of a backlog, 0 ms", P16, 1.0, "per s"),
@@ -106,6 +109,15 @@ ROWS = (
     Row("growth-doctor", f"all of `outbox doctor` {GROWN}", PLAIN, 2.0, "s", "at most"),
     Row("lanes", "10 ordered lanes, 50 ms", "10 / 50 ms", 0.95, "per s"),
     Row("stripe", "drain through the Stripe SDK", "the bare SDK, same threads", 0.85, "per s"),
+    Row("fair-tenant", "ten writes beside a tenant's backlog", FAIR, 1.0, "ms, p99", "at most"),
+    Row("fair-account", "ten writes beside an account's backlog", FAIR, 1.0, "ms, p99", "at most"),
+    Row("fair-vendor", "ten writes beside a vendor of 5 s", FAIR, 1.0, "ms, p99", "at most"),
+    Row("fair-breaker", "ten writes beside an open breaker", FAIR, 1.0, "ms, p99", "at most"),
+    Row("faulty", "drain, 1 % lost, kill -9 every 10 s, lease 3 s", CALM, 0.67, "per s"),
+    Row("memory-64", "worker, 64 in flight", "Celery, 64 threads", 3.0, PSS, "at most"),
+    Row("memory-400", "worker, 400 in flight", "Celery, 64 threads", 4.0, PSS, "at most"),
+    Row("memory-prefork", "worker, 64 in flight", "Celery, 64 processes", 0.15, PSS, "at most"),
+    Row("memory-flat", "worker, after all backlogs", "after the first", 1.1, PSS, "at most"),
     Row("killed", "a worker killed in mid-run", "lease + 2 s", 1.0, "s", "at most"),
 )
 BY_NAME = {row.name: row for row in ROWS}

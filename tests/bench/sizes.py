@@ -29,6 +29,12 @@ class Sizes:
     lanes: int = 1_000
     stripe: int = 6_000
     killed: int = 2_000
+    beside: int = 100_000
+    rounds: int = 30
+    faulty: int = 200_000
+    faulty_latency_ms: int = 50
+    flat_each: int = 50_000
+    flat_times: int = 20
     again: bool = True
     limit_s: float = float("inf")
 
@@ -54,6 +60,12 @@ SHORT = Sizes(
     lanes=200,
     stripe=800,
     killed=1_500,
+    beside=15_000,
+    rounds=6,
+    faulty=20_000,
+    faulty_latency_ms=200,
+    flat_each=4_000,
+    flat_times=5,
     again=False,
     limit_s=270.0,
 )

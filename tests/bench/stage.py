@@ -37,6 +37,7 @@ _POSTGRES = {
     "checkpoint_timeout": "30min",
 }
 _TEMPLATE = "bench_template"
+_ACCOUNTS = "accounts.toml"
 _PROGRAM_S = 600.0
 _SESSIONS = """
 SELECT count(*) AS n FROM pg_stat_activity
@@ -80,9 +81,9 @@ class Place:
 
     @contextmanager
     def workers(self, count: int = 1) -> Iterator[list[Child]]:
-        """So many `outbox worker`, all of whose children have looked at the database."""
-        command = [sys.executable, str(_PROGRAM), "worker"]
-        children = [Child(self.servers, command, self.env) for _ in range(count)]
+        """So many `outbox worker`, all of whose children have looked at the database. What the
+        block puts into the list in their stead is stopped too."""
+        children = [self.worker() for _ in range(count)]
         try:
             for child in children:
                 child.wait_until_ready(self.limit_s(START_S))
@@ -95,6 +96,10 @@ class Place:
             for child in children:
                 child.stop()
 
+    def worker(self) -> Child:
+        """One `outbox worker` that begins; whoever asks for it stops it."""
+        return Child(self.servers, [sys.executable, str(_PROGRAM), "worker"], self.env)
+
     def _sessions(self) -> int:
         (row,) = self.sql(_SESSIONS)
         return int(row["n"])
@@ -104,6 +109,10 @@ class Place:
         return last_line(
             [sys.executable, "-m", module, *arguments], self.env, self.limit_s(_PROGRAM_S)
         )
+
+    def fall(self, health: vendor.Health) -> None:
+        """How the vendor that may fall ill answers from now on."""
+        vendor.fall(self.env[vendor.LEDGER], health)
 
     def wal_bytes(self) -> int:
         """How much has been written to the log so far, by all of the server."""
@@ -116,9 +125,12 @@ class Place:
         (row,) = self.sql("SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS n")
         return int(row["n"])
 
-    def is_settled(self) -> bool:
+    def is_settled(self, least: int = 0) -> bool:
         """Whether every outcome is known. Asked in short turns beside what is measured, so it reads
-        no further than the first row that is not."""
+        no further than the first row that is not; and of a large backlog, which has dead rows
+        before that one, only once the ``least`` calls that it takes have arrived."""
+        if len(self.ledger) < least:
+            return False
         (row,) = self.sql(
             "SELECT NOT EXISTS (SELECT FROM outbox.intents WHERE settled_at IS NULL) AS yes"
         )
@@ -157,6 +169,11 @@ class Place:
                 for item in found["items"]]  # fmt: skip
 
 
+def _account(of: str, name: str) -> str:
+    said = f'credential = "none"\nmode = "test"\nvendor_account = "{vendor.OWNER}"\n'
+    return f"[{of}.{name}]\n{said}"
+
+
 class Stage:
     """The servers, and places upon them, until ``end`` by the monotonic clock. Built by
     ``open_stage``."""
@@ -191,9 +208,11 @@ class Stage:
         *,
         migrated: bool = True,
         latency_ms: int = 0,
+        accounts: Sequence[tuple[str, str]] = ((vendor.NAME, "default"),),
     ) -> Iterator[Place]:
         """An empty database (``migrated``: with our schema), an empty broker and an empty record
-        of the vendor's, gone at the end of the block. ``settings`` are those of the product."""
+        of the vendor's, gone at the end of the block. ``settings`` are those of the product,
+        ``accounts`` the (vendor, name) that it has credentials of."""
         name = f"bench_{next(self._numbers)}"
         self._run(f"CREATE DATABASE {name}" + (f" TEMPLATE {_TEMPLATE}" if migrated else ""))
         with redis.Redis.from_url(self.servers.redis_url) as client:
@@ -201,6 +220,7 @@ class Stage:
         url = self._at(name)
         statements = Statements(url)
         with tempfile.TemporaryDirectory(dir=self.folder) as folder:
+            (Path(folder) / _ACCOUNTS).write_text("".join(_account(*of) for of in accounts))
             env = self._env(url, Path(folder), settings or {}, latency_ms)
             try:
                 yield Place(self.servers, name, url, env, Ledger(folder), statements, end=self.end)
@@ -211,18 +231,13 @@ class Stage:
     def _env(
         self, url: str, folder: Path, settings: Mapping[str, str], latency_ms: int
     ) -> dict[str, str]:
-        accounts = folder / "accounts.toml"
-        accounts.write_text(
-            f'[{vendor.NAME}.default]\ncredential = "none"\nmode = "test"\n'
-            f'vendor_account = "{vendor.OWNER}"\n'
-        )
         clean = ("OUTBOX_", "STRIPE_", "DATABASE_URL", "REDIS_URL", "PYTHONPATH")
         kept = {k: v for k, v in process_environment().items() if not k.startswith(clean)}
         return {
             **kept,
             "DATABASE_URL": url,
             "REDIS_URL": self.servers.redis_url,
-            "OUTBOX_ACCOUNTS": str(accounts),
+            "OUTBOX_ACCOUNTS": str(folder / _ACCOUNTS),
             "OUTBOX_PAGERS": "none",
             **settings,
             vendor.LEDGER: str(folder),

@@ -17,7 +17,7 @@ from tests.bench import report
 from tests.bench.__main__ import main
 from tests.bench.calibration import Calibration, calibrate, moved
 from tests.bench.effects import Ledger, changed_bodies, duplicates
-from tests.bench.groups import GROUPS, LONG, OF_PEERS
+from tests.bench.groups import ASKED, GROUPS, LONG, OF_PEERS
 from tests.bench.harness import Group, Measure, Run, repeated
 from tests.bench.peers import PGQUEUER
 from tests.bench.programs import Stuck
@@ -189,6 +189,16 @@ def test_after_a_kill_a_repeat_under_the_same_key_is_no_duplicate(
         assert place.faults == ["1 duplicate upstream calls"]
 
 
+def test_a_backlog_is_settled_once_all_of_it_arrived_and_nothing_is_left(tmp_path: Path) -> None:
+    answers, ledger = [{"yes": False}], planted(tmp_path, ("k1", "a", "x"))
+    sql = cast(Any, lambda _: answers)
+    place = Place(cast(Any, None), "none", "", {}, ledger, sql)
+    assert not place.is_settled(1)
+    answers[0]["yes"] = True
+    assert place.is_settled(1)
+    assert not place.is_settled(2)
+
+
 @pytest.mark.parametrize(("kept", "faults"), [(1, ()), (0, ("pgqueuer: 0 receipts of 1 writes",))])
 def test_a_peer_that_kept_no_receipt_of_a_write_is_no_reference(
     tmp_path: Path, kept: int, faults: tuple[str, ...]
@@ -281,7 +291,7 @@ def test_what_the_ledger_takes_is_kept_and_shown_beside_the_rows() -> None:
 def test_every_row_is_measured_by_one_group() -> None:
     measured = [name for group in GROUPS for name in group.rows]
     assert sorted(measured) == sorted(row.name for row in ROWS) == sorted(BY_NAME)
-    assert set(BY_NAME) >= OF_PEERS | LONG
+    assert set(BY_NAME) >= OF_PEERS | LONG | ASKED
 
 
 @pytest.mark.parametrize(
@@ -313,6 +323,30 @@ def test_a_goal_that_is_missed_ends_with_code_1(
     monkeypatch.setattr("tests.bench.__main__._measured", lambda *_, **__: results)
     assert main(["--only", "killed", "--json"]) == code
     assert json.loads(capsys.readouterr().out)["ok"] is (code == 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "measured"),
+    [
+        ([], set(BY_NAME)),
+        (["--short"], set(BY_NAME) - LONG - ASKED),
+        (["--short", "--only", "faulty"], {"faulty"}),
+    ],
+)
+def test_the_short_form_has_the_long_measurements_only_where_they_are_asked_for(
+    arguments: list[str], measured: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: set[str] = set()
+
+    def take(names: frozenset[str], *_: object, **__: object) -> list[Result]:
+        asked.update(names)
+        return []
+
+    monkeypatch.setattr("tests.bench.__main__._FOLDER", tmp_path)
+    monkeypatch.setattr("tests.bench.__main__._measured", take)
+    monkeypatch.setattr("tests.bench.__main__.PYTHON", Path(__file__))  # the peers are there
+    main(arguments)
+    assert asked == measured
 
 
 def test_a_write_has_one_owner_whatever_process_wrote_it_down(tmp_path: Path) -> None:

@@ -1,12 +1,16 @@
 """A vendor that costs nothing: its adapter answers at once, or after so many milliseconds, and
-writes down each call. What a run takes beyond that is the product's own."""
+writes down each call. What a run takes beyond that is the product's own. It is there twice: the
+second one is as well as a run says, and may say otherwise at any moment."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
 
 from outbox import WriteTool
 from outbox.contract import Account, Call, Operation, TooLate, VendorContract
@@ -16,6 +20,7 @@ from outbox.outcomes import (
     Business,
     Found,
     LookUp,
+    Lost,
     NotSent,
     Outcome,
     Reading,
@@ -29,9 +34,14 @@ from tests.bench.effects import Ledger
 from vendors import registry
 
 NAME = "bench"
+PATIENT = "bench_patient"
 OWNER = "acct_bench"
 LEDGER = "BENCH_LEDGER"
 LATENCY_MS = "BENCH_LATENCY_MS"
+# One answer of so many is lost; 0: none.
+LOST_EVERY = "BENCH_LOST_EVERY"
+SLOW_S = 5.0
+Health = Literal["well", "slow", "down"]
 CONTRACT = VendorContract(
     vendor=NAME,
     api_version="1",
@@ -53,6 +63,15 @@ CONTRACT = VendorContract(
 )
 
 
+def fall(folder: Path | str, health: Health) -> None:
+    """From now on the patient answers as the first vendor does, or ``SLOW_S`` late, or takes no
+    connection; for all processes whose record is in that folder."""
+    path = Path(folder) / "health"
+    new = path.with_suffix(".new")
+    new.write_text(health)
+    new.replace(path)
+
+
 class _Socket:
     """Stands for the connection that a real adapter shows to its cut-off."""
 
@@ -65,12 +84,16 @@ _SOCKET = _Socket()
 
 class ZeroCostVendor:
     """Keeps to the adapter's protocol: one effect a call, no retry, and its look-up reads all that
-    ever arrived."""
+    ever arrived. ``lost_every``: one answer of so many is lost after the effect."""
 
-    def __init__(self, contract: VendorContract, ledger: Ledger, latency_s: float) -> None:
+    def __init__(
+        self, contract: VendorContract, ledger: Ledger, latency_s: float, lost_every: int
+    ) -> None:
         self._contract = contract
         self._ledger = ledger
         self._latency_s = latency_s
+        self._lost_every = lost_every
+        self._calls = itertools.count(1)
 
     @property
     def contract(self) -> VendorContract:
@@ -83,14 +106,19 @@ class ZeroCostVendor:
             call.cutoff.attach(_SOCKET)
         except TooLate:
             return NotSent("too_late", local=True)
+        return self._answer(call, self._latency_s)
+
+    def _answer(self, call: Call, latency_s: float) -> Outcome:
         self._ledger.add(call.key, call.intent_id.bytes, call.params)
-        if self._latency_s:
-            time.sleep(self._latency_s)
+        if latency_s:
+            time.sleep(latency_s)
+        if self._lost_every and next(self._calls) % self._lost_every == 0:
+            return Lost("the answer was lost")
         return Receipt(_reading(call), Wire(http_status=200))
 
     def look_up(self, call: Call, since_epoch_s: int, until_epoch_s: int | None = None) -> LookUp:
         """Everything that arrived under the intent's id."""
-        known = any(effect.owner == call.intent_id.bytes for effect in self._ledger)
+        known = self._ledger.knows(call.intent_id.bytes)
         return Found((_reading(call),)) if known else Absent()
 
     def retrieve(self, call: Call, receipt_id: str) -> LookUp:
@@ -122,6 +150,16 @@ class ZeroCostVendor:
         self._ledger.close()
 
 
+class Patient(ZeroCostVendor):
+    """The vendor that falls ill and recovers, by ``fall``."""
+
+    def _answer(self, call: Call, latency_s: float) -> Outcome:
+        health = self._ledger.read("health") or "well"
+        if health == "down":
+            return NotSent("connection refused")
+        return super()._answer(call, SLOW_S if health == "slow" else latency_s)
+
+
 def _reading(call: Call) -> Reading:
     return Reading(
         receipt_id=f"wr_{call.intent_id.hex}",
@@ -133,25 +171,31 @@ def _reading(call: Call) -> Reading:
 
 
 def install() -> None:
-    """Makes the vendor known to this process; where it writes and how long it takes, the
-    environment says (BENCH_LEDGER, BENCH_LATENCY_MS)."""
+    """Makes both known to this process; where they write, how long they take and how many answers
+    are lost, the environment says (BENCH_LEDGER, BENCH_LATENCY_MS, BENCH_LOST_EVERY)."""
     if NAME in CONTRACTS:
         return
-    register(CONTRACT)
     adapters = dict(registry.ADAPTERS)
+    for name, kind in ((NAME, ZeroCostVendor), (PATIENT, Patient)):
+        register(replace(CONTRACT, vendor=name, adapter=name))
+        adapters[name] = _builder(kind)
+    registry.ADAPTERS = adapters
 
+
+def _builder(kind: type[ZeroCostVendor]) -> registry.Builder:
     def build(contract: VendorContract, connect_s: float, read_s: float) -> ZeroCostVendor:
         ledger = Ledger(os.environ.get(LEDGER, os.devnull))
-        return ZeroCostVendor(contract, ledger, float(os.environ.get(LATENCY_MS, "0")) / 1000)
+        latency_s = float(os.environ.get(LATENCY_MS, "0")) / 1000
+        return kind(contract, ledger, latency_s, int(os.environ.get(LOST_EVERY, "0")))
 
-    registry.ADAPTERS = {**adapters, NAME: build}
+    return build
 
 
-def write_tool(name: str = "write", lane: tuple[str, ...] = ()) -> WriteTool:
-    """A write of this vendor's; the vendor must have been installed."""
+def write_tool(name: str = "write", lane: tuple[str, ...] = (), vendor: str = NAME) -> WriteTool:
+    """A write of one of the vendors; they must have been installed."""
     return WriteTool(
         name,
-        vendor=NAME,
+        vendor=vendor,
         operation="writes.create",
         identity=("number",),
         guard=("amount",),
