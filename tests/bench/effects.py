@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
+import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
@@ -17,7 +18,6 @@ from pathlib import Path
 # Key, whose write it is, the body's hash, and when its first byte arrived (CLOCK_MONOTONIC, which
 # all processes of a machine share, in ns).
 _RECORD = struct.Struct("32s16s16sQ")
-_OWNER_AT = 32
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,9 @@ class Ledger:
     def __init__(self, folder: Path | str) -> None:
         self._folder = Path(folder)
         self._pid, self._file = 0, -1
+        self._lock = threading.Lock()
+        self._seen: dict[str, int] = {}
+        self._owners: set[bytes] = set()
 
     def add(self, key: bytes, owner: bytes, body: object) -> None:
         """A call arrived. ``body`` is hashed as it is shown."""
@@ -59,9 +62,23 @@ class Ledger:
         return sum(size // _RECORD.size for size in sizes)
 
     def knows(self, owner: bytes) -> bool:
-        """Whether any call of this owner's arrived. Searched as it lies, because a look-up that
-        reads record by record would cost more than all else of a drain."""
-        return any(_holds(path.read_bytes(), owner) for path in self._folder.glob("effects-*"))
+        """Whether any call of this owner's arrived. Reads only what came since it was asked last,
+        or the look-ups of a long drain would cost more than all else of it."""
+        with self._lock:
+            for entry in os.scandir(self._folder):
+                if entry.name.startswith("effects-"):
+                    self._owners.update(self._new_owners(entry))
+            return owner in self._owners
+
+    def _new_owners(self, entry: os.DirEntry[str]) -> Iterator[bytes]:
+        seen, size = self._seen.get(entry.name, 0), entry.stat().st_size
+        size -= size % _RECORD.size
+        if size > seen:
+            with open(entry.path, "rb") as file:
+                file.seek(seen)
+                records = file.read(size - seen)
+            self._seen[entry.name] = size
+            yield from (fields[1] for fields in _RECORD.iter_unpack(records))
 
     def read(self, name: str) -> str:
         """What a run has put beside the record under that name; empty where nothing is."""
@@ -75,13 +92,6 @@ class Ledger:
         if self._pid == os.getpid():
             os.close(self._file)
         self._pid, self._file = 0, -1
-
-
-def _holds(records: bytes, owner: bytes) -> bool:
-    at = records.find(owner)
-    while at >= 0 and at % _RECORD.size != _OWNER_AT:
-        at = records.find(owner, at + 1)  # by chance, across two fields
-    return at >= 0
 
 
 def duplicates(effects: Iterable[Effect]) -> int:

@@ -85,18 +85,27 @@ def test_only_the_patient_is_slow(
     assert waited == [vendor.SLOW_S]
 
 
-def test_a_look_up_finds_an_effect_by_its_owner_and_not_by_chance(
+def test_a_look_up_finds_what_any_process_has_written_down_by_now(
     built: Any, tmp_path: Path
 ) -> None:
-    adapter, there, ledger = built(vendor.NAME), call(), Ledger(tmp_path)
+    adapter, there, later = built(vendor.NAME), call(), call()
     adapter.perform(there)
     assert isinstance(adapter.look_up(there, 0), Found)
-    assert isinstance(adapter.look_up(call(), 0), Absent)
-    # The same bytes, but of a key and an owner that lie side by side.
-    ledger.add(b"k" * 24 + b"o" * 8, b"o" * 8 + b"w" * 8, {})
+    assert isinstance(adapter.look_up(later, 0), Absent)
+    adapter.perform(later)
+    assert isinstance(adapter.look_up(later, 0), Found)
+    # What another process, which was killed in between, has written down.
+    (own,) = tmp_path.glob("effects-*")
+    other, written = tmp_path / "effects-other", call()
+    built(vendor.NAME).perform(written)
+    record = own.read_bytes()[-72:].replace(written.intent_id.bytes, b"o" * 16)
+    other.write_bytes(record[:40])
+    assert not Ledger(tmp_path).knows(b"o" * 16)
+    ledger = Ledger(tmp_path)
     assert not ledger.knows(b"o" * 16)
-    ledger.add(b"k" * 32, b"o" * 16, {})
+    other.write_bytes(record)
     assert ledger.knows(b"o" * 16)
+    assert ledger.knows(there.intent_id.bytes)
 
 
 @pytest.fixture
