@@ -9,7 +9,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from outbox import WriteTool
-from outbox.contract import Account, Call, Operation, TooLate, VendorContract
+from outbox.contract import (
+    Account,
+    Call,
+    Listing,
+    Operation,
+    Sought,
+    TooLate,
+    VendorContract,
+)
 from outbox.contracts import CONTRACTS, register
 from outbox.outcomes import (
     Absent,
@@ -63,6 +71,18 @@ class _Socket:
 _SOCKET = _Socket()
 
 
+class _Arrived:
+    """Whose writes had arrived when the record was read."""
+
+    def __init__(self, owners: frozenset[bytes]) -> None:
+        self._owners = owners
+
+    def look_up(self, call: Call) -> LookUp:
+        """The one object of an intent, if it is there."""
+        known = call.intent_id.bytes in self._owners
+        return Found((_reading(call),)) if known else Absent()
+
+
 class ZeroCostVendor:
     """Keeps to the adapter's protocol: one effect a call, no retry, and its look-up reads all that
     ever arrived."""
@@ -90,8 +110,15 @@ class ZeroCostVendor:
 
     def look_up(self, call: Call, since_epoch_s: int, until_epoch_s: int | None = None) -> LookUp:
         """Everything that arrived under the intent's id."""
-        known = any(effect.owner == call.intent_id.bytes for effect in self._ledger)
-        return Found((_reading(call),)) if known else Absent()
+        return _Arrived(frozenset(effect.owner for effect in self._ledger)).look_up(call)
+
+    def shares_list(self, operation: str) -> bool:
+        """Of its one operation."""
+        return True
+
+    def read_list(self, sought: Sought) -> Listing | Unreadable:
+        """Everything that arrived, of which each intent has its own."""
+        return _Arrived(frozenset(effect.owner for effect in self._ledger))
 
     def retrieve(self, call: Call, receipt_id: str) -> LookUp:
         """As ``look_up``: an intent has one object."""
