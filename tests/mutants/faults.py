@@ -207,7 +207,7 @@ MUTANTS = (
     ),
     one(
         "a look raises no version",
-        "outbox.store.doubt",
+        "outbox.store.looks",
         "UPDATE outbox.intents SET version = version + 1, looks = looks + 1,",
         "UPDATE outbox.intents SET looks = looks + 1,",
         scenarios=("no_keys",),

@@ -17,6 +17,7 @@ from vendors import stripe_lookup
 from vendors.sandbox.client import Sandbox
 from vendors.stripe import StripeVendor
 
+SPAN = {"created[gte]", "created[lte]", "customer"}
 Listed = Callable[[str, Mapping[str, str]], tuple[str, Any]]
 
 
@@ -191,6 +192,16 @@ def test_a_reading_for_many_may_be_as_long_as_so_many_looks(
             placed = [replace(call, account=at(server.url)) for call in calls]
             seen = vendor.read_list(replace(sought(placed), looks=looks))
         assert isinstance(seen, Unreadable) != whole
+
+
+def test_the_list_of_many_is_the_accounts_and_of_their_time(vendor: StripeVendor) -> None:
+    pages = Pages(by_list())
+    with RawServer(pages) as server:
+        params = {**CHARGE, "customer": "cus_7"}
+        placed = [call_of(params=params, account=at(server.url)) for _ in range(2)]
+        vendor.read_list(sought(placed, 1234, 5678))
+    shown = [{n: v for n, v in query.items() if n in SPAN} for _, query in pages.queries]
+    assert shown == [{"created[gte]": "1234", "created[lte]": "5678"}] * 2
 
 
 def test_a_change_of_an_object_shares_no_list(vendor: StripeVendor) -> None:
