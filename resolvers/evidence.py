@@ -14,7 +14,7 @@ from outbox.store.business import move_business
 from outbox.store.connection import Transaction
 from outbox.store.contradictions import contradict
 from outbox.store.intents import Intent
-from outbox.store.moves import Change, apply
+from outbox.store.moves import Change, Settled, apply
 from resolvers.decide import mismatch
 
 
@@ -78,9 +78,16 @@ def _until(contract: VendorContract, row: Placed, policy: Policy) -> int | None:
 
 
 def apply_reading(
-    tx: Transaction, row: Intent, reading: Reading, *, actor: str, source: str
+    tx: Transaction,
+    row: Intent,
+    reading: Reading,
+    *,
+    actor: str,
+    source: str,
+    together: Settled | None = None,
 ) -> str:
-    """What an object of ours makes of its intent; returns a word for the caller's log.
+    """What an object of ours makes of its intent; returns a word for the caller's log. What follows
+    where it settles the intent is left to ``together``, where that is given.
 
     ``row`` was read (or locked) in this transaction. Raises ``Moved`` when it was written since.
     """
@@ -97,7 +104,7 @@ def apply_reading(
     if reading.standing is Standing.OPEN:
         return "open"
     if reading.standing is Standing.DECLINED:
-        return _declined(tx, row, reading, actor=actor, source=source)
+        return _declined(tx, row, reading, actor=actor, source=source, together=together)
     if row.state is Status.SUCCEEDED and row.receipt_id == reading.receipt_id:
         return "moved" if move_business(tx, row, reading, actor=actor, source=source) else "known"
     _, verdict = apply(
@@ -105,11 +112,20 @@ def apply_reading(
         row,
         Event.RECEIPT_FOUND,
         Change(actor=actor, reason=source, reading=reading, settled_by=source),
+        together=together,
     )
     return "contradiction" if verdict.contradiction else "settled" if verdict.moved else "known"
 
 
-def _declined(tx: Transaction, row: Intent, reading: Reading, *, actor: str, source: str) -> str:
+def _declined(
+    tx: Transaction,
+    row: Intent,
+    reading: Reading,
+    *,
+    actor: str,
+    source: str,
+    together: Settled | None,
+) -> str:
     if row.state is Status.SUCCEEDED and row.receipt_id == reading.receipt_id:
         # It landed, and then failed: a business move of the same object, not a contradiction.
         return "moved" if move_business(tx, row, reading, actor=actor, source=source) else "known"
@@ -127,5 +143,6 @@ def _declined(tx: Transaction, row: Intent, reading: Reading, *, actor: str, sou
             failure_code=reading.failure_code or "declined",
             settled_by=source,
         ),
+        together=together,
     )
     return "settled" if verdict.moved else "known"

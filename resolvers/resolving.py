@@ -18,7 +18,7 @@ from outbox.store.connection import Store, Transaction
 from outbox.store.contradictions import contradict
 from outbox.store.intents import Intent
 from outbox.store.looks import Looked
-from outbox.store.moves import Change, Moved, apply
+from outbox.store.moves import Change, Moved, Settled, apply
 from resolvers.decide import (
     Contradict,
     Decision,
@@ -49,6 +49,7 @@ class _Piece:
     asked: Mapping[UUID, looks.Question]
     paused: Mapping[str, bool]
     looked: list[Looked] = field(default_factory=list)
+    settled: Settled = field(default_factory=Settled)
 
 
 class Resolving:
@@ -117,6 +118,7 @@ class Resolving:
             )
             for row in current:
                 self._decide(piece, row, seen.get(row.id))
+            piece.settled.write(tx)
             looks.note_looks(tx, piece.looked, by=ACTOR)
 
     def _decide(self, piece: _Piece, row: Intent, look: LookUp | None) -> None:
@@ -138,7 +140,9 @@ class Resolving:
         tx = piece.tx
         match decision:
             case Settle(reading):
-                apply_reading(tx, row, reading, actor=ACTOR, source="lookup")
+                apply_reading(
+                    tx, row, reading, actor=ACTOR, source="lookup", together=piece.settled
+                )
             case Contradict(reason, objects):
                 found = look.readings if isinstance(look, Found) else ()
                 contradict(tx, row, reason, list(objects), "look-up", found=found)

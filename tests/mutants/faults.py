@@ -342,6 +342,14 @@ MUTANTS = (
         timelines=("keys: wire of A#1=lost_ack",),
     ),
     one(
+        "a result that a look-up brought is not written",
+        "outbox.store.moves",
+        '        settlements.write_all(tx, self.rows, "settled")\n',
+        "",
+        scenarios=("keys",),
+        timelines=(f"keys: wire of A#1=lost_ack; {_UNHEARD}; time#1=a_minute",),
+    ),
+    one(
         "doubt is forgotten by what was not sent",
         "outbox.states",
         "return Verdict(Status.UNKNOWN if facts.doubt else _unsent(facts), moved=True)",

@@ -14,6 +14,7 @@ import pytest
 
 from outbox.contract import Listing, Sought, Vendor
 from outbox.outcomes import Unreadable
+from outbox.store import settlements
 from resolvers import looking, together
 from resolvers.looking import Looker
 from tests.workers.doubles import Stalled
@@ -111,6 +112,43 @@ def test_what_landed_and_what_did_not_are_told_apart_in_one_reading(floor: Floor
     rows = [floor.row(i) for i in gone]
     assert {(r["status"], r["looks"], r["absent_looks"]) for r in rows} == {("unknown", 1, 1)}
     assert {r["absent_first_at"] for r in rows} == {None}, "it may still land"
+
+
+def test_rows_that_settle_together_leave_what_each_leaves_alone(floor: Floor) -> None:
+    """An event, a result for each consumer, and its question closed."""
+    settlements.register(floor.store, "billing")
+    ids = lose(floor, 12)
+    floor.sql(
+        "UPDATE outbox.intents SET escalate_at = outbox.clock(), ttl_at = outbox.clock() "
+        "WHERE id = ANY(%(ids)s)",
+        {"ids": ids[:3]},
+    )
+    floor.escalate()
+    floor.advance(BACK_IN_S)
+    floor.look()
+    results = floor.sql(
+        "SELECT s.intent_id, s.kind, s.status, s.told, s.receipt_id, i.receipt_id AS wanted "
+        "FROM outbox.deliveries d JOIN outbox.settlements s ON s.id = d.settlement_id "
+        "JOIN outbox.intents i ON i.id = s.intent_id AND i.version = s.version"
+    )
+    assert {r["intent_id"] for r in results} == set(ids)
+    assert len(results) == 12
+    assert {(r["kind"], r["status"], r["told"]) for r in results} == {
+        ("settled", "succeeded", "settled")
+    }
+    assert all(r["receipt_id"] == r["wanted"] for r in results)
+    events = floor.sql(
+        "SELECT intent_id, actor, from_status, to_status, reason, detail->>'object' AS object "
+        "FROM outbox.events WHERE kind = 'receipt_found'"
+    )
+    assert {(e["intent_id"], e["object"]) for e in events} == {
+        (r["intent_id"], r["receipt_id"]) for r in results
+    }
+    words = {(e["actor"], e["from_status"], e["to_status"], e["reason"]) for e in events}
+    assert words == {("resolver", "unknown", "succeeded", "lookup")}
+    asked = floor.escalations()
+    assert [e["verdict"] for e in asked] == ["settled:succeeded"] * 3
+    assert len([p for p in floor.pages() if p["action"] == "resolve"]) == 3
 
 
 def test_absence_that_one_reading_showed_counts_from_before_it_began(floor: Floor) -> None:
