@@ -93,6 +93,7 @@ class Looker:
     def close(self, limit_s: float | None = None) -> None:
         """Takes no more and lets running reads end. What is left after ``limit_s`` is cut: its
         row is looked at again when its hold has run out."""
+        self._looking.stop()
         self._pool.shutdown(wait=False)
         wait(list(self._running), limit_s)
         self._watchdog.close()

@@ -46,6 +46,12 @@ class Looking:
         self._directory = directory
         self.reads = Reads(store, directory, watchdog)
         self._resolving = Resolving(store, directory)
+        self._stopping = False
+
+    def stop(self) -> None:
+        """What is not decided yet is left to the end of its hold: many rows take longer than a
+        process may that was told to end."""
+        self._stopping = True
 
     def span_of(self, contract: VendorContract, row: Held) -> Span:
         """The stretch of the vendor's time that a row's look reads."""
@@ -78,6 +84,8 @@ class Looking:
         failed: Exception | None = None
         stretches = windows(unit.held, lambda row: self.span_of(contract, row))
         for number, window in enumerate(stretches):
+            if self._stopping:
+                return
             try:
                 self._window(unit, window, contract, hold, is_paid=number == 0)
             except Unreachable:
@@ -103,6 +111,8 @@ class Looking:
             self._pause(unit.kin, {window.rows[0].id: listing})
         failed: Exception | None = None
         for piece in neighbours.pieces(window.rows, _PIECE):
+            if self._stopping:
+                break
             hold.on()
             with self._store.transaction() as tx:
                 rows = neighbours.read(tx, piece)

@@ -2,7 +2,7 @@
 
 `python -m tests.bench.enqueuer COUNT` commits each by itself and rings; `--backlog` all in one
 transaction; `--per-second N` at that pace; `--lanes N` spreads them over so many ordered lanes;
-`--stripe` makes them charges.
+`--stripe` makes them charges; `--first N` is the number of the first.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ def main() -> int:
     parser.add_argument("--per-second", type=float, default=0.0)
     parser.add_argument("--lanes", type=int, default=0)
     parser.add_argument("--stripe", action="store_true")
+    parser.add_argument("--first", type=int, default=0)
     given = parser.parse_args()
     vendor.install()
     outbox = Outbox.from_env()
@@ -74,9 +75,10 @@ def _charges() -> WriteTool:
 def _backlog(outbox: Outbox, connection: Any, given: argparse.Namespace) -> dict[str, Any]:
     tool = vendor.write_tool(lane=("lane",)) if given.lanes else vendor.write_tool()
     scope = Scope(tenant="acme", run_id="backlog")
-    asks = [(scope, {**_write(n), "lane": n % max(given.lanes, 1)}) for n in range(given.count)]
+    numbers = range(given.first, given.first + given.count)
+    asks = [(scope, {**_write(n), "lane": n % max(given.lanes, 1)}) for n in numbers]
     if given.stripe:
-        tool, asks = _charges(), [(scope, charge(n)) for n in range(given.count)]
+        tool, asks = _charges(), [(scope, charge(n)) for n in numbers]
     outbox.enqueue_many(connection, tool, asks)
     began = time.monotonic_ns()
     connection.commit()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.bench import claiming, flow, killing, stripe_sdk
+from tests.bench import claiming, flow, killing, outage, stripe_sdk
 from tests.bench.harness import Group
 
 GROUPS = (
@@ -19,6 +19,7 @@ GROUPS = (
     Group(("claim-settled", "claim-pending", "claim-lane", "claim-pinned"), claiming.claims),
     Group(("lanes",), flow.lanes),
     Group(("stripe",), stripe_sdk.stripe_sdk),
+    Group(("outage-settle", "outage-reads", "outage-beside"), outage.outage),
     Group(("killed",), killing.killed),
 )  # fmt: skip
 # These start programs of the peers' environment.

@@ -99,6 +99,16 @@ ROWS = (
     Row("claim-pinned", "claim of 50 under a pinned snapshot", EMPTY, 1.3, "ms, p50", "at most"),
     Row("lanes", "10 ordered lanes, 50 ms", "10 / 50 ms", 0.95, "per s"),
     Row("stripe", "drain through the Stripe SDK", "the bare SDK, same threads", 0.85, "per s"),
+    Row(
+        "outage-settle",
+        "rows in doubt settled by look-ups",
+        "the bare SDK reads the same lists",
+        12.0,
+        "s",
+        "at most",
+    ),
+    Row("outage-reads", "pages read for them", "as many as there are", 6.0, "pages", "at most"),
+    Row("outage-beside", "drain of another vendor meanwhile", "without", 0.8, "per s"),
     Row("killed", "a worker killed in mid-run", "lease + 2 s", 1.0, "s", "at most"),
 )
 BY_NAME = {row.name: row for row in ROWS}

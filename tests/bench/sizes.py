@@ -26,6 +26,8 @@ class Sizes:
     claims: int = 60
     lanes: int = 1_000
     stripe: int = 6_000
+    outage: int = 100_000
+    outage_beside: int = 6_000
     killed: int = 2_000
     again: bool = True
     limit_s: float = float("inf")
@@ -49,6 +51,8 @@ SHORT = Sizes(
     claims=25,
     lanes=200,
     stripe=800,
+    outage=2_000,
+    outage_beside=2_000,
     killed=1_500,
     again=False,
     limit_s=270.0,

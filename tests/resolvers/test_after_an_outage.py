@@ -376,6 +376,31 @@ def test_a_reading_that_lasts_longer_than_a_hold_keeps_its_rows(
     assert floor.statuses() == {"succeeded": 40}
 
 
+def test_a_process_that_ends_leaves_the_rest_of_a_reading_to_another(
+    meanwhile: _Meanwhile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may not take as long as very many rows do."""
+    monkeypatch.setattr(together, "_PIECE", 10)
+    floor = meanwhile.floor
+    lose(floor, 40)
+    floor.advance(BACK_IN_S)
+    ending = floor.new_looker()
+    read_list = meanwhile.read_list
+
+    def read(sought: Sought) -> Listing | Unreadable:
+        seen = read_list(sought)
+        ending._looking.stop()
+        return seen
+
+    meanwhile.read_list = read  # type: ignore[method-assign]
+    assert ending.once() == 40
+    assert floor.statuses() == {"unknown": 40}
+    floor.advance(floor.settings.policy.look_hold_s())
+    meanwhile.read_list = read_list  # type: ignore[method-assign]
+    assert floor.look() == 40
+    assert floor.statuses() == {"succeeded": 40}
+
+
 def test_rows_of_a_resolver_that_died_are_looked_at_by_another(floor: Floor) -> None:
     lose(floor, 20)
     floor.advance(BACK_IN_S)

@@ -56,11 +56,13 @@ def test_a_thousand_rows_that_nobody_could_look_up_share_one_question_and_one_pa
     assert rows == [{"status": "unknown", "absent_looks": 0, "looked": True}]
     asked = ledger.sql("SELECT DISTINCT reasons FROM outbox.escalations WHERE holder IS NULL")
     assert asked == [{"reasons": ["ttl"]}]
-    keys = {key for action, key in first.seen if action == "trigger"}
-    assert len(keys) == 1
-    counts = {
+    # Told again as time passes, by the next key of the same question.
+    questions = {key.partition(":ttl")[0] for action, key in first.seen if action == "trigger"}
+    assert len(questions) == 1
+    counts = [
         body["payload"]["custom_details"].get("count")
         for body in first.bodies
         if body["event_action"] == "trigger"
-    }
-    assert counts == {ROWS}
+    ]
+    assert len(counts) <= 3
+    assert counts[-1] == ROWS
