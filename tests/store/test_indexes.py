@@ -6,7 +6,8 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -20,6 +21,7 @@ from outbox.store import (
     epochs,
     held,
     inbox,
+    neighbours,
     overdue,
     retention,
     settlements,
@@ -28,6 +30,8 @@ from outbox.store import (
 )
 from outbox.store.connection import Transaction
 from outbox.store.enqueueing_sql import FIND
+from outbox.store.intents import Intent
+from outbox.store.neighbours import Kin
 from outbox.store.overdue import Place
 from outbox.store.retention import Piece
 from tests.statements import copied
@@ -161,9 +165,23 @@ CLAIMS = {
 }
 _NOW = datetime.now(UTC)
 _PLACE = Place("stripe", "default", None, asked=False)
+_KIN = Kin("stripe", "default", "payment_intents.create", "2026-10-28.endive", None, None)
+_ID = UUID(int=1)
+
+
+class _Row:
+    """As much of a row as is asked for before it is locked."""
+
+    id, version = _ID, 1
+
+
 QUERIES: Mapping[str, Callable[[Transaction], Any]] = {
     "leases": lambda tx: doubt.expire_leases(tx, limit=10, look_in_s=1, max_crashes=3),
     "doubts": lambda tx: doubt.claim_doubts(tx, limit=10, hold_s=1, accounts=["stripe/default/"]),
+    "doubts of one list": lambda tx: neighbours.claim(
+        tx, _KIN, created=(_NOW, _NOW), token=None, hold_s=1, limit=10
+    ),
+    "doubts in one transaction": lambda tx: neighbours.lock(tx, [cast(Intent, _Row())]),
     "verifications": lambda tx: doubt.claim_verifications(
         tx, limit=10, hold_s=1, accounts=["stripe/default/"]
     ),
