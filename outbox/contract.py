@@ -220,6 +220,46 @@ class Call:
         return self.params if self.whole else None
 
 
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """What a list is read for: the objects of intents of one operation and one account, created
+    from ``since_epoch_s`` until ``until_epoch_s`` (None: until now). ``owners`` names each intent
+    by its id as text, ``keys`` by its key in hex. ``looks`` is for how many look-ups the reading
+    stands: it may read as many pages as so many would."""
+
+    operation: str
+    api_version: str
+    account: Account
+    since_epoch_s: int
+    until_epoch_s: int | None
+    owners: Mapping[str, UUID]
+    keys: Mapping[str, UUID]
+    cutoff: Cutoff = field(default_factory=Unlimited, repr=False)
+    looks: int = 1
+
+    @classmethod
+    def of(cls, call: Call, since_epoch_s: int, until_epoch_s: int | None) -> Self:
+        """What one look-up seeks."""
+        return cls(
+            operation=call.operation,
+            api_version=call.api_version,
+            account=call.account,
+            since_epoch_s=since_epoch_s,
+            until_epoch_s=until_epoch_s,
+            owners={str(call.intent_id): call.intent_id},
+            keys={call.key.hex(): call.intent_id},
+            cutoff=call.cutoff,
+        )
+
+
+class Listing(Protocol):
+    """What one reading of a list showed of the intents that it was made for."""
+
+    def look_up(self, call: Call) -> LookUp:
+        """What it shows of one of them: what a look-up of its own would have said."""
+        ...
+
+
 class Vendor(Protocol):
     """What every adapter offers. It sends exactly one request per ``perform``, never retries,
     sleeps, reads a clock or knows a status, and never raises for the vendor's behaviour."""
@@ -235,6 +275,16 @@ class Vendor(Protocol):
         """Objects of this intent created from then until then (None: until now), from a source
         read to its end: what was sent cannot land later, and a busy account is not read on and on.
         """
+        ...
+
+    def shares_list(self, operation: str) -> bool:
+        """Whether the objects of all intents of the operation are in one list by time, so that one
+        reading of it looks up many."""
+        ...
+
+    def read_list(self, sought: Sought) -> Listing | Unreadable:
+        """That list, read to its end once for all that are sought. A page that fails makes it
+        unreadable for every one of them."""
         ...
 
     def retrieve(self, call: Call, receipt_id: str) -> LookUp:

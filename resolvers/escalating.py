@@ -11,7 +11,7 @@ from functools import partial
 from uuid import UUID
 
 from outbox.states import Status
-from outbox.store import doubt, escalations, held, intents, overdue, switches
+from outbox.store import escalations, held, intents, looks, overdue, switches
 from outbox.store.connection import Store, Transaction
 from outbox.store.intents import Intent
 from resolvers import parts
@@ -157,7 +157,7 @@ def _unseen(tx: Transaction, row: Intent) -> str:
     if row.absent_looks:
         proof = "" if row.absent_first_at else ", which is no proof"
         said.append(f"{row.absent_looks} looks found nothing{proof}")
-    if row.absent_looks < row.looks and (unread := doubt.last_unreadable(tx, row.id)):
+    if row.absent_looks < row.looks and (unread := looks.last_unreadable(tx, row.id)):
         said.append(f"what the vendor showed could not be read: {unread}")
     return "; ".join(said)
 

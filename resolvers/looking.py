@@ -1,47 +1,52 @@
 """Look-ups: rows in doubt are read back at the vendor, decided, and moved.
 
-The reads run in threads of their own, a row each, with no transaction open; a vendor that hangs
-holds its threads and nobody else.
+The reads run in threads of their own, with no transaction open; a vendor that hangs holds its share
+of them and nobody else's. Rows that one list shows are looked up by one reading of it.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
-from datetime import datetime
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import assert_never
 
-from outbox.contract import Call, Vendor
 from outbox.errors import Unreachable
-from outbox.outcomes import Found, LookUp, Standing, Unreadable
-from outbox.states import Event
-from outbox.store import doubt, intents, rates, switches
+from outbox.intent import gate_prefix
+from outbox.store import doubt, neighbours, rates
 from outbox.store.connection import Store, Transaction
-from outbox.store.contradictions import contradict
 from outbox.store.intents import Intent
-from outbox.store.moves import Change, Moved, apply
+from outbox.store.moves import Moved
+from outbox.store.neighbours import Held, Kin
 from outbox.store.rates import Meter
 from resolvers import pacing
-from resolvers.decide import (
-    Contradict,
-    Decision,
-    Evidence,
-    Resend,
-    Settle,
-    Wait,
-    decide,
-    window_end,
-)
 from resolvers.directory import Directory
-from resolvers.evidence import apply_reading, look_up
+from resolvers.places import Places
+from resolvers.together import Looking, Unit
+from resolvers.verifying import verify
+from resolvers.windows import FEW_ROWS, MOST_ROWS, created_near, windows
 from vendors.watchdog import Watchdog
 
 _log = logging.getLogger(__name__)
-ACTOR = "resolver"
+# So many accounts at once may have as many rows in hand as memory allows for one.
+_MOST_FULL = 2
+
+Claim = Callable[..., list[Intent]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Due:
+    """One kind of look that may be due: how its rows are claimed, of which accounts (gate prefixes
+    by vendor), and what one thread does with some of them."""
+
+    claim: Claim
+    accounts: Mapping[str, list[str]]
+    units: Callable[[list[Intent]], list[Unit]]
+    work: Callable[[Unit], None]
 
 
 class Looker:
@@ -60,70 +65,76 @@ class Looker:
         self._store = store
         self._directory = directory
         self._pool = pool or ThreadPoolExecutor(threads, thread_name_prefix="outbox-look")
-        self._free = threading.Semaphore(threads)
-        self._threads = threads
         self._meters = directory.meters()
-        self._prefixes = [p for p in directory.gate_prefixes() if p not in self._meters]
+        reachable = [place for place in sorted(directory.accounts) if directory.reach(*place)]
+        self._vendor_of = {gate_prefix(*place): place[0] for place in reachable}
+        self._places = Places(threads, self._vendor_of.values())
         self._hold_s = directory.policy.look_hold_s()
         self._watchdog = watchdog or Watchdog()
+        self._looking = Looking(store, directory, self._watchdog)
+        # Accounts that have more due than is in hand: one reading follows the other.
+        self._full: set[str] = set()
         self._running: set[Future[None]] = set()
 
     def tick(self, budget_s: float) -> int:
-        """Starts what is due until nothing is, or the budget is spent. Returns how many it began;
-        they end in their own time."""
-        return len(self._start(budget_s))
+        """Starts what is due until nothing is, or the budget is spent. Returns at how many rows it
+        began to look; the looks end in their own time."""
+        count, _ = self._start(budget_s)
+        return count
 
     def once(self) -> int:
         """Everything that is due now, to its end."""
-        begun = self._start(float("inf"))
+        count, begun = self._start(float("inf"))
         wait(begun)
         for future in begun:
             future.result()
-        return len(begun)
+        return count
 
     def close(self, limit_s: float | None = None) -> None:
         """Takes no more and lets running reads end. What is left after ``limit_s`` is cut: its
         row is looked at again when its hold has run out."""
+        self._looking.stop()
         self._pool.shutdown(wait=False)
         wait(list(self._running), limit_s)
         self._watchdog.close()
 
-    def _start(self, budget_s: float) -> list[Future[None]]:
+    # -- what is due -------------------------------------------------------------------------
+
+    def _start(self, budget_s: float) -> tuple[int, list[Future[None]]]:
+        """In turn, a claim of each kind, so that none waits for another; where all that is left is
+        of vendors with no place free, until one is."""
         give_up = time.monotonic() + budget_s
-        begun: list[Future[None]] = []
-        for claim, ask, work in (
-            (doubt.claim_doubts, doubt.doubtful, self._resolve),
-            (doubt.claim_verifications, doubt.unverified, self._verify),
+        due, count, begun = self._all_due(), 0, []
+        while due and time.monotonic() < give_up:
+            room = self._places.room(())
+            left: list[_Due] = []
+            claimed = 0
+            for one in due:
+                units, may_be_more = self._claim(one)
+                begun += [self._submit(one.work, unit) for unit in units]
+                claimed += sum(len(unit.held) for unit in units)
+                left += [one] if may_be_more else []
+            due, count = left, count + claimed
+            if not claimed and due:
+                self._places.wait(room.ended, give_up - time.monotonic())
+        return count, begun
+
+    def _all_due(self) -> list[_Due]:
+        free: dict[str, list[str]] = defaultdict(list)
+        for prefix, vendor in self._vendor_of.items():
+            if prefix not in self._meters:
+                free[vendor].append(prefix)
+        found = []
+        for claim, ask, units, work in (
+            (doubt.claim_doubts, doubt.doubtful, self._doubts, self._look),
+            (doubt.claim_verifications, doubt.unverified, _each, self._verify),
         ):
             whole = partial(claim, hold_s=self._hold_s)
-            begun += self._begin(partial(whole, accounts=self._prefixes), work, give_up)
+            found += [_Due(whole, free, units, work)] if free else []
             for meter in self._metered_due(ask):
-                begun += self._begin(self._paced(whole, meter), work, give_up)
-        return begun
-
-    def _begin(
-        self, claim: Callable[..., list[Intent]], work: Callable[[Intent], None], give_up: float
-    ) -> list[Future[None]]:
-        begun: list[Future[None]] = []
-        while time.monotonic() < give_up:
-            places = self._places(give_up)
-            if not places:
-                break
-            rows: list[Intent] = []
-            try:
-                with self._store.transaction() as tx:
-                    held = claim(tx, limit=places)
-                rows = held  # only now: a claim that was not committed holds no place
-            finally:
-                for _ in range(places - len(rows)):
-                    self._free.release()
-            for row in rows:
-                begun.append(self._pool.submit(self._run, work, row))
-                self._running.add(begun[-1])
-                begun[-1].add_done_callback(self._running.discard)
-            if not rows:
-                break
-        return begun
+                accounts = {self._vendor_of[meter.prefix]: [meter.prefix]}
+                found.append(_Due(_paced(whole, meter, units), accounts, units, work))
+        return found
 
     def _metered_due(self, ask: Callable[[Transaction, list[str]], list[str]]) -> list[Meter]:
         """The rates of the accounts that have one and something to look at."""
@@ -134,181 +145,131 @@ class Looker:
             rates.open_buckets(tx, [self._meters[prefix] for prefix in due])
         return [self._meters[prefix] for prefix in due]
 
-    def _paced(
-        self, claim: Callable[..., list[Intent]], meter: Meter
-    ) -> Callable[..., list[Intent]]:
-        """The claim of one such account. Its first look of a tick goes whatever sends leave."""
-        least = iter((1,))
+    def _claim(self, due: _Due) -> tuple[list[Unit], bool]:
+        """What was claimed, and whether there may be more of it."""
+        room = self._places.room(tuple(due.accounts))
+        known = [prefix for vendor in room.vendors for prefix in due.accounts[vendor]]
+        accounts = [prefix for prefix in known if prefix not in self._full]
+        is_all = room.is_all and accounts == known
+        if not room.places or not accounts:
+            return [], not is_all
+        with self._store.transaction() as tx:
+            rows = due.claim(tx, limit=room.places, accounts=accounts)
+        return [self._grown(unit) for unit in due.units(rows)], bool(rows) or not is_all
 
-        def paced(tx: Transaction, *, limit: int) -> list[Intent]:
-            rows = partial(claim, tx, accounts=[meter.prefix])
-            return pacing.claim(tx, meter, rows, limit=limit, at_least=next(least, 0))
+    # -- units -------------------------------------------------------------------------------
 
-        return paced
+    def _doubts(self, rows: list[Intent]) -> list[Unit]:
+        """Rows that one reading can look up are one unit; each of the others is one by itself."""
+        kin: dict[Kin, list[Intent]] = defaultdict(list)
+        units = []
+        for row in rows:
+            if self._is_shared(row):
+                kin[Kin.of(row)].append(row)
+            else:
+                units += _each([row])
+        for found, members in kin.items():
+            by_id = {row.id: row for row in members}
+            contract = self._directory.contract(found.vendor)
+            assert contract is not None, "a row that can be reached"
+            span_of = partial(self._looking.span_of, contract)
+            for window in windows(map(Held.of, members), span_of):
+                heads = tuple(by_id[row.id] for row in window.rows)
+                units.append(Unit(heads, window.rows, found, heads[0].resolver_token))
+        return units
 
-    def _places(self, give_up: float) -> int:
-        places = 0
-        while places < self._threads and self._free.acquire(blocking=False):
-            places += 1
-        if not places:
-            left_s = min(give_up - time.monotonic(), self._hold_s)
-            places = 1 if left_s > 0 and self._free.acquire(timeout=left_s) else 0
-        return places
+    def _is_shared(self, row: Intent) -> bool:
+        reached = self._directory.reach(row.vendor, row.account)
+        if reached is None or row.doubt == 0 or row.veto is not None or row.last_lease_end is None:
+            return False
+        vendor, account, contract = reached
+        is_list = contract.can_look_up and vendor.shares_list(row.operation)
+        return is_list and row.is_of(account)
 
-    def _run(self, work: Callable[[Intent], None], row: Intent) -> None:
+    def _grown(self, unit: Unit) -> Unit:
+        """With the rows beside it that are due too. Where there are more than one reading takes,
+        no other is begun at the account before it ends."""
+        if not self._is_shared(unit.heads[0]):
+            return unit
+        is_full = False
+        most = MOST_ROWS if len(self._full) < _MOST_FULL else FEW_ROWS
+        held = list(unit.held)
+        created = created_near(held)
+        with suppress(Unreachable):  # what is held already is looked at all the same
+            while len(held) < most:
+                limit = min(neighbours.PIECE, most - len(held))
+                with self._store.transaction() as tx:
+                    more = neighbours.claim(
+                        tx, unit.kin, created=created, token=unit.token, hold_s=self._hold_s,
+                        limit=limit,
+                    )  # fmt: skip
+                held += more
+                if len(more) < limit:
+                    break
+            else:
+                is_full = True
+                self._full.add(gate_prefix(unit.kin.vendor, unit.kin.account))
+        return replace(unit, held=tuple(held), is_full=is_full)
+
+    # -- threads -----------------------------------------------------------------------------
+
+    def _submit(self, work: Callable[[Unit], None], unit: Unit) -> Future[None]:
+        self._places.take(unit.kin.vendor)
+        future = self._pool.submit(self._run, work, unit)
+        self._running.add(future)
+        future.add_done_callback(self._running.discard)
+        return future
+
+    def _run(self, work: Callable[[Unit], None], unit: Unit) -> None:
         try:
-            work(row)
+            work(unit)
         except (Moved, Unreachable):
             # Somebody else wrote the row, or the database is away: the row's hold runs out and it
             # is looked at again.
             return
         except Exception as error:
             # By its class: the message may quote the row. Its hold runs out too.
-            _log.error("the look at intent %s failed: %s", row.id, type(error).__name__)
+            _log.error("the look at %s failed: %s", _named(unit), type(error).__name__)
             raise
         finally:
-            self._free.release()
+            if unit.is_full:
+                self._full.discard(gate_prefix(unit.kin.vendor, unit.kin.account))
+            self._places.give_back(unit.kin.vendor)
 
-    # -- one row -----------------------------------------------------------------------------
+    def _look(self, unit: Unit) -> None:
+        if len(unit.held) == 1:
+            self._looking.alone(unit.heads[0])
+        else:
+            self._looking.together(unit)
 
-    def _resolve(self, row: Intent) -> None:
-        reached = self._directory.reach(row.vendor, row.account)
-        if reached is None:
-            return
-        _, _, contract = reached
-        with self._store.transaction() as tx:
-            began_at = intents.now(tx)
-        never_left = row.doubt == 0
-        look = self._look_up(row, began_at) if contract.can_look_up and not never_left else None
-        if isinstance(look, Unreadable) and look.pause:
-            self._pause(row, look.reason)
-        with self._store.transaction() as tx:
-            current = intents.lock(tx, row.id)
-            if current is None or current.version != row.version:
-                raise Moved(str(row.id))
-            end = window_end(current, contract, self._directory.policy)
-            if end is not None and end != current.window_ends_at:
-                current = doubt.shorten_window(tx, current, end)
-            evidence = Evidence(
-                look=look,
-                began_at=began_at,
-                paused=switches.is_closed(tx, row.gate) or switches.clock_is_doubted(tx),
-                person_is_looking=doubt.person_is_looking(tx, row.id),
-                escalated=doubt.is_escalated(tx, row.id),
-                unsendable=self._directory.unsendable(current) is not None,
-            )
-            decision = decide(current, evidence, contract, self._directory.policy, intents.now(tx))
-            self._act(tx, current, began_at, look, decision)
+    def _verify(self, unit: Unit) -> None:
+        for row in unit.heads:
+            verify(self._store, self._directory, self._looking.reads, row)
 
-    def _act(
-        self,
-        tx: Transaction,
-        row: Intent,
-        began_at: datetime,
-        look: LookUp | None,
-        decision: Decision,
-    ) -> None:
-        match decision:
-            case Settle(reading):
-                apply_reading(tx, row, reading, actor=ACTOR, source="lookup")
-            case Contradict(reason, objects):
-                found = look.readings if isinstance(look, Found) else ()
-                contradict(tx, row, reason, list(objects), "look-up", found=found)
-                written = intents.lock(tx, row.id)
-                assert written is not None
-                later = Wait(self._directory.policy.look_after_page_s)
-                self._wait(tx, written, began_at, later)
-            case Resend(confirmed_absent):
-                apply(
-                    tx,
-                    row,
-                    Event.RESEND_APPROVED,
-                    Change(
-                        actor=ACTOR,
-                        reason="absence confirmed" if confirmed_absent else "same key",
-                        confirmed_absent=confirmed_absent,
-                        due_in_s=0.0,
-                        resends=1,
-                    ),
-                )
-            case Wait():
-                self._wait(tx, row, began_at, decision)
-                if isinstance(look, Unreadable):
-                    doubt.note_unreadable(tx, row.id, look.reason, by=ACTOR)
-            case _:
-                assert_never(decision)
 
-    def _wait(self, tx: Transaction, row: Intent, began_at: datetime, decision: Wait) -> None:
-        doubt.note_look(
+def _each(rows: Iterable[Intent]) -> list[Unit]:
+    return [Unit((row,), (Held.of(row),), Kin.of(row), row.resolver_token) for row in rows]
+
+
+def _paced(claim: Claim, meter: Meter, units: Callable[[list[Intent]], list[Unit]]) -> Claim:
+    """The claim of an account that has a rate. Its first look of a tick goes whatever sends
+    leave."""
+    least = iter((1,))
+
+    def paced(tx: Transaction, *, limit: int, accounts: list[str]) -> list[Intent]:
+        return pacing.claim(
             tx,
-            row,
-            due_in_s=decision.due_in_s,
-            absent=decision.absent,
-            quiet_absence_at=began_at if decision.quiet_absence else None,
+            meter,
+            partial(claim, tx, accounts=accounts),
+            limit=limit,
+            at_least=next(least, 0),
+            requests=lambda rows: len(units(rows)),
         )
 
-    def _look_up(self, row: Intent, began_at: datetime) -> LookUp:
-        policy = self._directory.policy
-        return self._read(row, lambda vendor, call: look_up(vendor, row, call, policy, began_at))
+    return paced
 
-    def _read(self, row: Intent, read: Callable[[Vendor, Call], LookUp]) -> LookUp:
-        reached = self._directory.reach(row.vendor, row.account)
-        if reached is None:
-            return Unreadable("no credentials for this account here")
-        vendor, account, _ = reached
-        if not row.is_of(account):
-            return Unreadable("the account is not the one the intent was sent for")
-        deadline_s = self._directory.policy.look_deadline_s
-        meter = self._directory.meter(row.vendor, row.account)
-        paced = pacing.Paced(self._store, meter, patience_s=deadline_s / 4) if meter else None
-        try:
-            with self._watchdog.limit(deadline_s, paced) as cutoff:
-                seen = read(vendor, row.call_to_read(account, cutoff))
-        except Exception as error:
-            return Unreadable(f"the adapter failed: {type(error).__name__}")
-        if meter and isinstance(seen, Unreadable) and seen.retry_after_s is not None:
-            with self._store.transaction() as tx:
-                rates.push_back(tx, meter, seen.retry_after_s)
-        return seen
 
-    def _verify(self, row: Intent) -> None:
-        """A landed row is read again: for duplicates where no key is honoured, or where the key of
-        a row that was sent again was new to the vendor; else for what has become of its object."""
-        reached = self._directory.reach(row.vendor, row.account)
-        if reached is None or row.receipt_id is None:
-            return
-        _, _, contract = reached
-        receipt_id = row.receipt_id
-        sent_anew = row.resends > 0 and row.settled_by != "replay"
-        if not contract.can_look_up or (contract.honours_keys and not sent_anew):
-            seen = self._read(row, lambda vendor, call: vendor.retrieve(call, receipt_id))
-        else:
-            with self._store.transaction() as tx:
-                began_at = intents.now(tx)
-            seen = self._look_up(row, began_at)
-        if isinstance(seen, Unreadable) and not seen.never:
-            return
-        with self._store.transaction() as tx:
-            current = intents.lock(tx, row.id)
-            if current is None:
-                return
-            if current.version != row.version:
-                # Written since: what was read may be older than what is known by now.
-                doubt.schedule_verification(tx, [row.id], 0.0)
-                return
-            if isinstance(seen, Found):
-                objects = sorted(
-                    {r.receipt_id for r in seen.readings if r.standing is Standing.LANDED}
-                )
-                others = [o for o in objects if o != current.receipt_id]
-                raised = others and contradict(
-                    tx, current, "duplicate", others, "verifying look", found=seen.readings
-                )
-                for reading in seen.readings:
-                    if reading.receipt_id == current.receipt_id and not raised:
-                        apply_reading(tx, current, reading, actor=ACTOR, source="lookup")
-            doubt.verified(tx, row)
-
-    def _pause(self, row: Intent, reason: str) -> None:
-        with self._store.transaction() as tx:
-            switches.pause(tx, row.vendor, row.account, kind="pause", reason=reason, by=ACTOR)
+def _named(unit: Unit) -> str:
+    if len(unit.held) == 1:
+        return f"intent {unit.held[0].id}"
+    return f"{len(unit.held)} intents of {unit.kin.vendor} {unit.kin.operation}"

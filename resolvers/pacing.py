@@ -22,28 +22,38 @@ def claim(
     *,
     limit: int,
     at_least: int,
+    requests: Callable[[list[Intent]], int] = len,
 ) -> list[Intent]:
-    """As many rows of the account as there are tokens for, of which each row takes one."""
+    """As many rows of the account as there are tokens for. ``requests`` tells how many requests
+    they begin with, of which each takes one: rows that are looked up together begin with one."""
     places = min(rates.spare_for_looks(tx, meter, at_least=at_least), limit)
     if not places:
         return []
     found = rows(limit=places)
     if found:
-        rates.spend(tx, meter, len(found))
+        rates.spend(tx, meter, requests(found))
     return found
 
 
 class Paced(Cut):
-    """The cut-off of one look-up. Its claim took the token of its first request; each further one
-    waits for its own. After ``patience_s`` of waiting the rest is owed: a look that a slow rate
-    never let end would leave its row in doubt for ever."""
+    """The cut-off of one look-up. Its claim took the token of its first request (``is_paid``); each
+    further one waits for its own. After ``patience_s`` of waiting the rest is owed: a look that a
+    slow rate never let end would leave its row in doubt for ever."""
 
-    def __init__(self, store: Store, meter: Meter, *, patience_s: float) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        store: Store,
+        meter: Meter,
+        *,
+        patience_s: float,
+        is_paid: bool = True,
+        before: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__(before)
         self._store = store
         self._meter = meter
         self._patience_s = patience_s
-        self._is_paid = True
+        self._is_paid = is_paid
         self._over = threading.Event()
 
     def attach(self, sock: Any) -> None:

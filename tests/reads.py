@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 from outbox.intent import Draft
@@ -22,6 +22,7 @@ from outbox.store import (
     held,
     inbox,
     listing,
+    neighbours,
     overdue,
     page_groups,
     pages,
@@ -34,6 +35,8 @@ from outbox.store import (
 from outbox.store.claims import Claimer
 from outbox.store.enqueueing import sought
 from outbox.store.enqueueing_sql import FIND, INSERT, OVER, TOLD, as_drafts
+from outbox.store.intents import Intent
+from outbox.store.neighbours import Kin
 from outbox.store.overdue import Place
 from resolvers import doctoring
 from resolvers.directory import Directory
@@ -54,6 +57,12 @@ CLAIMS = {
     for name, pair in _CLAIMS.items()
     for probing, sql in pair.items()
 }
+
+
+class _Row:
+    """As much of a row as is asked for before it is locked."""
+
+    id, version = _NOBODY, 1
 
 
 def claim_params(claimer: Claimer) -> dict[str, Any]:
@@ -100,6 +109,11 @@ def due(vendor: str, account: str) -> Mapping[str, Ask]:
         "anything to claim": _explain(claims_sql.AHEAD),
         "leases": lambda tx: doubt.expire_leases(tx, limit=10, look_in_s=1, max_crashes=3),
         "doubts": lambda tx: doubt.claim_doubts(tx, **at),
+        "doubts of one list": lambda tx: neighbours.claim(
+            tx, Kin(vendor, account, "payment_intents.create", "v1", None, None),
+            created=(_NOW, _NOW), token=None, hold_s=1, limit=10,
+        ),
+        "doubts in one transaction": lambda tx: neighbours.lock(tx, [cast(Intent, _Row())]),
         "accounts in doubt": lambda tx: doubt.doubtful(tx, [prefix]),
         "verifications": lambda tx: doubt.claim_verifications(tx, **at),
         "accounts to verify": lambda tx: doubt.unverified(tx, [prefix]),

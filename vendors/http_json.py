@@ -9,7 +9,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-from outbox.contract import Account, Call, Cutoff, VendorContract, slot_text
+from outbox.contract import (
+    Account,
+    Call,
+    Cutoff,
+    Listing,
+    Sought,
+    VendorContract,
+    slot_text,
+)
 from outbox.contracts.keys import rendered
 from outbox.contracts.recipe import Recipe
 from outbox.fingerprint import canonical
@@ -17,7 +25,7 @@ from outbox.outcomes import LookUp, Lost, NotSent, Outcome, Reading, Unreadable,
 from vendors import http_json_lookup, http_json_webhook
 from vendors.clients import Clients
 from vendors.http_json_answers import outcome_of
-from vendors.http_json_lookup import Get, Query
+from vendors.http_json_pages import Get, Query
 from vendors.http_json_reading import reading_of
 from vendors.reads import Unread, answered, told
 from vendors.watchdog import Watchdog
@@ -60,7 +68,7 @@ class HttpJsonVendor:
         if slot is not None and not slot.in_body:
             key = slot.at, rendered(call.key, slot.rendering)
         try:
-            self._check_owner(call)
+            self._check_owner(call.account, call.cutoff, call.api_version)
         except Unread as unread:
             return NotSent(unread.reason.removeprefix("no_answer:"), pause=unread.pause)
         except Exception as error:
@@ -91,6 +99,21 @@ class HttpJsonVendor:
                 get, self._contract, call, since_epoch_s, until_epoch_s
             ),
         )
+
+    def shares_list(self, operation: str) -> bool:
+        """Of all whose list is asked for times alone."""
+        return http_json_lookup.shares_list(self._contract, operation)
+
+    def read_list(self, sought: Sought) -> Listing | Unreadable:
+        """That list, for all that are sought."""
+        account = sought.account
+
+        def read() -> Listing:
+            self._check_owner(account, sought.cutoff, sought.api_version)
+            get = self._getter(account, sought.cutoff, sought.api_version)
+            return http_json_lookup.read_list(get, self._contract, sought)
+
+        return told(read)
 
     def retrieve(self, call: Call, receipt_id: str) -> LookUp:
         """The one object, checked to be this intent's; ``Absent`` where it is not."""
@@ -145,7 +168,7 @@ class HttpJsonVendor:
 
     def _looked(self, call: Call, look: Callable[[Get], LookUp]) -> LookUp:
         def read() -> LookUp:
-            self._check_owner(call)
+            self._check_owner(call.account, call.cutoff, call.api_version)
             return look(self._getter(call.account, call.cutoff, call.api_version))
 
         return told(read)
@@ -181,12 +204,11 @@ class HttpJsonVendor:
     def _base_url(self, account: Account) -> str:
         return http_json_lookup.base_url(self._recipe, account)
 
-    def _check_owner(self, call: Call) -> None:
+    def _check_owner(self, account: Account, cutoff: Cutoff, api_version: str) -> None:
         if self._recipe.whoami is None:
             return
-        account = call.account
         self._clients.of(account).check_owner(
-            account, lambda: self._asked_identity(account, call.cutoff, call.api_version)
+            account, lambda: self._asked_identity(account, cutoff, api_version)
         )
 
     def _identity(self, account: Account, cutoff: Cutoff, api_version: str) -> str:

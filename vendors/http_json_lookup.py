@@ -1,4 +1,5 @@
-"""Finding an intent's objects at a recipe's vendor: one object, or a list read to its end.
+"""Finding intents' objects at a recipe's vendor: one object, or a list read to its end, for one
+intent or for many at once.
 
 A look-up proves absence only where the recipe calls its source consistent, every page was read,
 and each object that came under our key could be told to be ours or not.
@@ -6,18 +7,20 @@ and each object that came under our key could be told to be ours or not.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import parse_qsl, quote, urljoin, urlsplit
+from urllib.parse import quote
+from uuid import UUID
 
-from outbox.contract import Account, Call, VendorContract
+from outbox.contract import Account, Call, Sought, VendorContract
 from outbox.contracts.keys import rendered
-from outbox.contracts.recipe import LookUpSpec, OperationRecipe, Paging, Recipe
+from outbox.contracts.recipe import LookUpSpec, OperationRecipe, Recipe
 from outbox.contracts.recipe_parts import PLACEHOLDER
 from outbox.outcomes import Absent, Found, LookUp, Reading, Standing, Unreadable
-from vendors.http_json_links import next_link
+from vendors.http_json_pages import MAX_PAGES, Get, Query, documents
 from vendors.http_json_reading import (
     NOT_JSON,
     at,
@@ -27,18 +30,37 @@ from vendors.http_json_reading import (
     parsed,
     parts_of_path,
     reading_of,
-    text_at,
 )
 from vendors.reads import Unread, check, date_of, wrong_mode
 from vendors.wire import Answer
 
-MAX_PAGES = 200
 # The year 2100: later than anything was created.
 _NO_END = 4_102_444_800
 _NO_MARK = "an object holds something else where our mark must be"
+# What a list may be asked for and be the same for all intents.
+_SHARED = frozenset({"since", "until"})
 
-Query = list[tuple[str, str]]
-Get = Callable[[str, Query], Answer]
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What one reading showed, of each intent that was sought. ``proves``: the source is
+    consistent."""
+
+    readings: Mapping[UUID, list[Reading]]
+    proves: bool
+    began: int
+
+    def look_up(self, call: Call) -> LookUp:
+        """The objects of one of them."""
+        ours = self.readings.get(call.intent_id, ())
+        if any(wrong_mode(call.account, reading.livemode) for reading in ours):
+            return Unreadable("an object of the other mode")
+        found = {reading.receipt_id: reading for reading in ours}
+        if found:
+            return Found(tuple(found.values()), vendor_now=self.began)
+        if not self.proves:
+            return Unreadable("finding nothing proves nothing: the source is not consistent")
+        return Absent(vendor_now=self.began)
 
 
 def look_up(
@@ -53,24 +75,40 @@ def look_up(
     recipe = _recipe_of(contract, call)
     if recipe.look_up is None:
         return Unreadable("the vendor's file has no look-up", never=True)
-    dates: list[int] = []
-
-    def dated(path: str, query: Query) -> Answer:
-        answer = get(path, query)
-        dates.append(date_of(answer.headers))
-        return answer
-
     try:
-        span = (since_epoch_s, _NO_END if until_epoch_s is None else until_epoch_s)
-        look = _Look(dated, contract, call, recipe, recipe.look_up, span)
-        found = {reading.receipt_id: reading for reading in look.readings()}
+        look = _Look(get, contract, call.account, recipe, recipe.look_up)
+        look.ask(_values(call, recipe.look_up, contract, (since_epoch_s, until_epoch_s)))
+        if look.asks_for_key and call.key_slot is None:
+            raise Unread("the request was recorded without the key that the look-up asks for")
+        return look.read(_owner_of(contract, call, recipe), MAX_PAGES).look_up(call)
     except Unread as unread:
         return unread.told()
-    if found:
-        return Found(tuple(found.values()), vendor_now=dates[0])
-    if not recipe.look_up.consistent:
-        return Unreadable("finding nothing proves nothing: the source is not consistent")
-    return Absent(vendor_now=dates[0])
+
+
+def shares_list(contract: VendorContract, operation: str) -> bool:
+    """Whether the operation's look-up is a list that is asked for nothing but times, of objects
+    that show whose they are."""
+    recipe: OperationRecipe | None = contract.recipe.operations.get(operation)
+    if recipe is None or recipe.look_up is None or recipe.look_up.items is None:
+        return False
+    marked = recipe.receipt.owner is not None and not recipe.receipt.target
+    return marked and asked_of(recipe.look_up) <= _SHARED
+
+
+def read_list(get: Get, contract: VendorContract, sought: Sought) -> Listing:
+    """That list, to its end, for all that are sought. Raises ``Unread`` for the first page that
+    fails, and for an object that may be anybody's."""
+    recipe: OperationRecipe = contract.recipe.operations[sought.operation]
+    assert recipe.look_up is not None, "a list that is shared"
+    look = _Look(get, contract, sought.account, recipe, recipe.look_up)
+    look.ask(_times(recipe.look_up, sought.since_epoch_s, sought.until_epoch_s))
+    return look.read(lambda reading: sought.owners.get(reading.owner), MAX_PAGES * sought.looks)
+
+
+def asked_of(spec: LookUpSpec) -> set[str]:
+    """The names that a look-up is asked by."""
+    texts = (spec.path, *spec.query.values())
+    return {name for text in texts for name in PLACEHOLDER.findall(text)}
 
 
 def retrieve(get: Get, contract: VendorContract, call: Call, receipt_id: str) -> LookUp:
@@ -114,109 +152,90 @@ def whose(get: Get, recipe: Recipe) -> str:
 
 
 class _Look:
-    """One look-up of one call."""
+    """One reading of an operation's source."""
 
     def __init__(
         self,
         get: Get,
         contract: VendorContract,
-        call: Call,
+        account: Account,
         recipe: OperationRecipe,
         spec: LookUpSpec,
-        span: tuple[int, int],
     ) -> None:
         self._get = get
-        self._call = call
-        self._operation = contract.operations[call.operation]
         self._receipt = recipe.receipt
-        self._base_url = base_url(contract.recipe, call.account)
+        self._base_url = base_url(contract.recipe, account)
         self._spec = spec
-        values = _values(call, spec, span)
-        values.update(parts_of_path(self._operation, call.path))
-        self._path = _filled(spec.path, values)
-        self._query = [
-            (name, PLACEHOLDER.sub(lambda found: values.get(found[1], ""), text))
-            for name, text in spec.query.items()
-        ]
-        asked = {name for text in (spec.path, *spec.query.values())
-                 for name in PLACEHOLDER.findall(text)}  # fmt: skip
-        if asked & {"key", "external_id"} and call.key_slot is None:
-            raise Unread("the request was recorded without the key that the look-up asks for")
+        self._path = ""
+        self._query: Query = []
+        self._began: int | None = None
+        asked = asked_of(spec)
+        self.asks_for_key = bool(asked & {"key", "external_id"})
         self._asks_for_ours = bool(asked & {"key", "external_id", "owner"})
 
-    def readings(self) -> Iterator[Reading]:
-        """The intent's own objects; for a change of an object, that object once it shows it."""
-        for document, seen_at in self._documents():
+    def ask(self, values: Mapping[str, str]) -> None:
+        """Fills in what the source is asked by."""
+        self._path = _filled(self._spec.path, values)
+        self._query = [
+            (name, PLACEHOLDER.sub(lambda found: values.get(found[1], ""), text))
+            for name, text in self._spec.query.items()
+        ]
+
+    def read(self, owner_of: Callable[[Reading], UUID | None], most: int) -> Listing:
+        """Everything that it shows, by whose it is; for a change of an object, that object once it
+        shows the change."""
+        found: dict[UUID, list[Reading]] = defaultdict(list)
+        for document, seen_at in self._documents(most):
             reading = reading_of(self._receipt, document, seen_at=seen_at)
             if reading is None:
                 raise Unread("an object that cannot be read")
-            if self._receipt.target:
-                if self._is_target(reading) and reading.standing is Standing.LANDED:
-                    yield reading
-                continue
-            if not reading.owner and self._asks_for_ours:
-                raise Unread("an object came under our key and does not tell whose it is")
-            if hides_owner(self._receipt, document, reading):
-                raise Unread(_NO_MARK)
-            if not is_ours(self._call, self._operation, self._receipt, reading):
-                continue
-            if wrong_mode(self._call.account, reading.livemode):
-                raise Unread("an object of the other mode")
-            yield reading
+            if not self._receipt.target:
+                self._check_owner(document, reading)
+            owner = owner_of(reading)
+            if owner is not None:
+                found[owner].append(reading)
+        return Listing(found, self._spec.consistent, self._began or 0)
 
-    def _is_target(self, reading: Reading) -> bool:
-        if wrong_mode(self._call.account, reading.livemode):
-            raise Unread("an object of the other mode")
-        return is_ours(self._call, self._operation, self._receipt, reading)
+    def _check_owner(self, document: Any, reading: Reading) -> None:
+        if not reading.owner and self._asks_for_ours:
+            raise Unread("an object came under our key and does not tell whose it is")
+        if hides_owner(self._receipt, document, reading):
+            raise Unread(_NO_MARK)
 
-    def _documents(self) -> Iterator[tuple[Any, int]]:
+    def _dated(self, path: str, query: Query) -> Answer:
+        answer = self._get(path, query)
+        if self._began is None:
+            self._began = date_of(answer.headers)
+        return answer
+
+    def _documents(self, most: int) -> Iterator[tuple[Any, int]]:
         if self._spec.items is not None:
-            yield from self._listed(self._spec.items)
+            yield from documents(
+                self._dated, self._base_url, self._path, self._query, self._spec, most
+            )
             return
-        answer = self._get(self._path, self._query)
+        answer = self._dated(self._path, self._query)
         document = parsed(answer.body or b"")
         if answer.status in self._spec.missing and document is not NOT_JSON:
             return
         check(answer, readable=document is not NOT_JSON)
         yield at(document, self._receipt.object), date_of(answer.headers)
 
-    def _listed(self, items: tuple[str, ...]) -> Iterator[tuple[Any, int]]:
-        paging = self._spec.paging
-        path, extra = self._path, _first_page(paging)
-        before: Any = None
-        for number in range(MAX_PAGES):
-            query = extra if paging and paging.link and number else [*self._query, *extra]
-            answer = self._get(path, query)
-            document = parsed(answer.body or b"")
-            check(answer, readable=document is not NOT_JSON)
-            found = at(document, items)
-            if not isinstance(found, list) or not all(isinstance(one, Mapping) for one in found):
-                raise Unread("a list that cannot be read")
-            for one in found:
-                yield one, date_of(answer.headers)
-            if paging is None:
-                return
-            following = self._following(paging, number, answer, document, found)
-            if following is None:
-                return
-            # A list that pays no heed to its cursor or number would be read in circles.
-            seen = following if paging.first is None else found
-            if seen == before:
-                raise Unread("a list that does not go on")
-            before = seen
-            path, extra = following
-        raise Unread("too many pages")
 
-    def _following(
-        self, paging: Paging, number: int, answer: Answer, document: Any, found: list[Any]
-    ) -> tuple[str, Query] | None:
-        if paging.link:
-            return _linked(answer, self._base_url, self._path)
-        if paging.first is not None:
-            after = str(paging.first + number + 1) if found else ""
-        else:
-            after = text_at(document, paging.cursor)
-        return (self._path, [(paging.parameter, after)]) if after else None
+def _owner_of(
+    contract: VendorContract, call: Call, recipe: OperationRecipe
+) -> Callable[[Reading], UUID | None]:
+    operation, receipt = contract.operations[call.operation], recipe.receipt
+
+    def owner_of(reading: Reading) -> UUID | None:
+        if receipt.target and wrong_mode(call.account, reading.livemode):
+            raise Unread("an object of the other mode")
+        if not is_ours(call, operation, receipt, reading):
+            return None
+        shows = not receipt.target or reading.standing is Standing.LANDED
+        return call.intent_id if shows else None
+
+    return owner_of
 
 
 def base_url(recipe: Recipe, account: Account) -> str:
@@ -229,21 +248,28 @@ def _recipe_of(contract: VendorContract, call: Call) -> OperationRecipe:
     return recipe
 
 
-def _values(call: Call, spec: LookUpSpec, span: tuple[int, int]) -> dict[str, str]:
+def _values(
+    call: Call, spec: LookUpSpec, contract: VendorContract, span: tuple[int, int | None]
+) -> dict[str, str]:
     slot = call.key_slot
     key = rendered(call.key, slot.rendering) if slot is not None else ""
-    since, until = map(str, span)
-    if spec.since == "iso":
-        since, until = (
-            datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ") for at in span
-        )
     return {
+        **_times(spec, *span),
         "key": key,
         "external_id": key,
         "owner": str(call.intent_id),
-        "since": since,
-        "until": until,
         "path": call.path,
+        **parts_of_path(contract.operations[call.operation], call.path),
+    }
+
+
+def _times(spec: LookUpSpec, since: int, until: int | None) -> dict[str, str]:
+    times = {"since": since, "until": _NO_END if until is None else until}
+    if spec.since != "iso":
+        return {name: str(at) for name, at in times.items()}
+    return {
+        name: datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        for name, at in times.items()
     }
 
 
@@ -255,28 +281,6 @@ def _filled(template: str, values: Mapping[str, str]) -> str:
         return values[name] if name == "path" else quote(values.get(name, ""), safe="")
 
     return PLACEHOLDER.sub(value, template)
-
-
-def _first_page(paging: Paging | None) -> Query:
-    if paging is None or paging.first is None:
-        return []
-    return [(paging.parameter, str(paging.first))]
-
-
-def _linked(answer: Answer, base: str, path: str) -> tuple[str, Query] | None:
-    try:
-        link = next_link(answer.headers.get("Link") or "")
-        if link is None:
-            return None
-        ours, parts = urlsplit(base), urlsplit(urljoin(base + path, link))
-    except ValueError:
-        raise Unread("a Link header that cannot be read") from None
-    if (parts.scheme, parts.netloc) != (ours.scheme, ours.netloc) or not parts.path.startswith(
-        ours.path + "/"
-    ):
-        # The credential goes to the vendor's address and to no other.
-        raise Unread("a list that goes on elsewhere")
-    return parts.path.removeprefix(ours.path), parse_qsl(parts.query, keep_blank_values=True)
 
 
 def _among(seen: LookUp, receipt_id: str) -> LookUp:

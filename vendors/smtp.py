@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from outbox.contract import Account, Call, TooLate, VendorContract
+from outbox.contract import Account, Call, Listing, Sought, TooLate, VendorContract
 from outbox.outcomes import (
     Business,
     LookUp,
@@ -98,6 +98,14 @@ class SmtpVendor:
         until_epoch_s: int | None = None,  # noqa: ARG002
     ) -> LookUp:
         """Nothing: a mail server does not tell what it delivered."""
+        return _UNREADABLE
+
+    def shares_list(self, operation: str) -> bool:  # noqa: ARG002
+        """Never, as of ``look_up``."""
+        return False
+
+    def read_list(self, sought: Sought) -> Listing | Unreadable:  # noqa: ARG002
+        """Nothing, as of ``look_up``."""
         return _UNREADABLE
 
     def retrieve(self, call: Call, receipt_id: str) -> LookUp:  # noqa: ARG002

@@ -16,7 +16,7 @@ import stripe
 from requests import Session
 from stripe import _util
 
-from outbox.contract import Account, Call, Cutoff, VendorContract
+from outbox.contract import Account, Call, Cutoff, Listing, Sought, VendorContract
 from outbox.outcomes import LookUp, Lost, NotSent, Outcome, Reading, Unreadable, WebhookFact
 from vendors import stripe_lookup, stripe_webhook
 from vendors.clients import Clients
@@ -46,6 +46,8 @@ _METHODS: Mapping[str, str] = {
     "refunds.create": "refunds.create",
     "transfers.create": "transfers.create",
 }
+
+_OTHER_MODE = Unreadable("the credential is of the other mode", pause=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ class StripeVendor:
         if _of_other_mode(call.account):
             return NotSent("credential_of_other_mode", pause=True)
         try:
-            self._check_owner(call)
+            self._check_owner(call.account, call.cutoff, call.api_version)
         except Unread as unread:
             return NotSent(unread.reason.removeprefix("no_answer:"), pause=unread.pause)
         except Exception as error:
@@ -125,6 +127,23 @@ class StripeVendor:
         span = stripe_lookup.Span(since_epoch_s, until_epoch_s)
         return self._looked(call, lambda get: stripe_lookup.look_up(get, call, span))
 
+    def shares_list(self, operation: str) -> bool:
+        """Of all that make an object: a change of one is looked up by its own."""
+        return stripe_lookup.shares_list(operation)
+
+    def read_list(self, sought: Sought) -> Listing | Unreadable:
+        """The list and the events of that time, for all that are sought."""
+        account = sought.account
+        if _of_other_mode(account):
+            return _OTHER_MODE
+
+        def read() -> Listing:
+            self._check_owner(account, sought.cutoff, sought.api_version)
+            get = self._getter(account, sought.cutoff, sought.api_version)
+            return stripe_lookup.read_list(get, sought, self._getter_of)
+
+        return told(read)
+
     def retrieve(self, call: Call, receipt_id: str) -> LookUp:
         """The one object, checked to be this intent's; ``Absent`` where it is not."""
         return self._looked(call, lambda get: stripe_lookup.retrieve(get, call, receipt_id))
@@ -159,13 +178,16 @@ class StripeVendor:
     def _looked(self, call: Call, look: Callable[[stripe_lookup.Get], LookUp]) -> LookUp:
         account = call.account
         if _of_other_mode(account):
-            return Unreadable("the credential is of the other mode", pause=True)
+            return _OTHER_MODE
 
         def read() -> LookUp:
-            self._check_owner(call)
-            return look(self._getter(account, call.cutoff, call.api_version))
+            self._check_owner(account, call.cutoff, call.api_version)
+            return look(self._getter_of(call))
 
         return told(read)
+
+    def _getter_of(self, call: Call) -> stripe_lookup.Get:
+        return self._getter(call.account, call.cutoff, call.api_version)
 
     def _getter(self, account: Account, cutoff: Cutoff, api_version: str) -> stripe_lookup.Get:
         sdk = self._clients.of(account).transport.client
@@ -176,10 +198,9 @@ class StripeVendor:
 
         return get
 
-    def _check_owner(self, call: Call) -> None:
-        account = call.account
+    def _check_owner(self, account: Account, cutoff: Cutoff, api_version: str) -> None:
         self._clients.of(account).check_owner(
-            account, lambda: self._asked_identity(account, call.cutoff, call.api_version)
+            account, lambda: self._asked_identity(account, cutoff, api_version)
         )
 
     def _identity(self, account: Account, cutoff: Cutoff, api_version: str) -> str:

@@ -1,4 +1,5 @@
-"""Finding an intent's objects at Stripe: top-level lists and events, both read to their end.
+"""Finding intents' objects at Stripe: top-level lists and events, both read to their end, for one
+intent or for many at once.
 
 Search is left out: it lags by a minute or an hour, and a miss there proves nothing. An operation
 on an object that exists is settled by events under its own key, else by the state of its target.
@@ -6,78 +7,25 @@ on an object that exists is settled by events under its own key, else by the sta
 
 from __future__ import annotations
 
+import json
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
+from uuid import UUID
 
-from outbox.contract import Call
+from outbox.contract import Call, Sought
 from outbox.outcomes import Absent, Found, LookUp, Reading, Standing, Unreadable
-from vendors.reads import Unread, check, date_of, wrong_mode
+from vendors.reads import Unread, check, date_of, told, wrong_mode
 from vendors.stripe_answers import is_ours, parsed, target_of
 from vendors.stripe_reading import KINDS, classify, mapping, text
+from vendors.stripe_sources import EVENTS, SOURCES
 from vendors.wire import Answer
 
 MAX_PAGES = 200
 _PAGE_SIZE = 100
 
 Get = Callable[[str, Mapping[str, Any]], Answer]
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Where objects of one type are read. ``parents`` are request fields that the list can be
-    narrowed by, so that a busy account is read by customer and not as a whole."""
-
-    path: str
-    parents: tuple[str, ...] = ()
-    always: tuple[tuple[str, Any], ...] = ()
-    expand: tuple[str, ...] = ()
-
-
-SOURCES: Mapping[str, Source] = {
-    "customer": Source("/v1/customers"),
-    # Only the charge tells that a payment was refunded later.
-    "payment_intent": Source("/v1/payment_intents", ("customer",), expand=("latest_charge",)),
-    "setup_intent": Source("/v1/setup_intents", ("customer",)),
-    "invoice": Source("/v1/invoices", ("customer",)),
-    "invoiceitem": Source("/v1/invoiceitems", ("customer",)),
-    # Without it the list leaves out cancelled ones.
-    "subscription": Source("/v1/subscriptions", ("customer",), (("status", "all"),)),
-    "checkout.session": Source("/v1/checkout/sessions", ("customer",)),
-    "refund": Source("/v1/refunds", ("payment_intent", "charge")),
-    "transfer": Source("/v1/transfers", ("destination",)),
-}
-
-# Events whose cause is the write itself; Stripe takes up to twenty types in one list.
-EVENTS: Mapping[str, tuple[str, ...]] = {
-    "customers.create": ("customer.created",),
-    "payment_intents.create": ("payment_intent.created",),
-    "payment_intents.confirm": (
-        "payment_intent.amount_capturable_updated",
-        "payment_intent.payment_failed",
-        "payment_intent.processing",
-        "payment_intent.requires_action",
-        "payment_intent.succeeded",
-    ),
-    "payment_intents.capture": ("payment_intent.succeeded",),
-    "payment_intents.cancel": ("payment_intent.canceled",),
-    "setup_intents.create": ("setup_intent.created",),
-    "setup_intents.confirm": (
-        "setup_intent.requires_action",
-        "setup_intent.setup_failed",
-        "setup_intent.succeeded",
-    ),
-    "setup_intents.cancel": ("setup_intent.canceled",),
-    "invoices.create": ("invoice.created",),
-    "invoices.finalize": ("invoice.finalized",),
-    "invoices.pay": ("invoice.paid", "invoice.payment_failed", "invoice.payment_succeeded"),
-    "invoice_items.create": ("invoiceitem.created",),
-    "subscriptions.create": ("customer.subscription.created",),
-    # Stripe tells nothing of a session that is merely open: its list does.
-    "checkout.sessions.create": ("checkout.session.completed", "checkout.session.expired"),
-    "refunds.create": ("refund.created",),
-    "transfers.create": ("transfer.created",),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,33 +41,110 @@ class Span:
         return {"gte": self.since_epoch_s, **end}
 
 
-def look_up(get: Get, call: Call, span: Span) -> LookUp:
-    """All objects of the intent created then. ``Absent`` only if every page was read."""
-    dates: list[int] = []
+class _Clocked:
+    """Reads, and Stripe's time at the first of them; 0 where it does not say."""
 
-    def dated(path: str, query: Mapping[str, Any]) -> Answer:
-        answer = get(path, query)
-        dates.append(date_of(answer.headers))
+    def __init__(self, get: Get) -> None:
+        self._get = get
+        self.began: int | None = None
+
+    def __call__(self, path: str, query: Mapping[str, Any]) -> Answer:
+        answer = self._get(path, query)
+        if self.began is None:
+            self.began = date_of(answer.headers)
         return answer
 
-    seen = _look_up(dated, call, span)
-    if isinstance(seen, Unreadable):
-        return seen
-    return replace(seen, vendor_now=dates[0])
+
+# An object as it was seen: its id, itself as JSON text, and Stripe's time then. Many intents have
+# many, and a parsed object takes several times as much memory.
+_Seen = tuple[str, str, int]
 
 
-def _look_up(get: Get, call: Call, span: Span) -> LookUp:
-    try:
-        if target_of(call):
-            return _target(get, call, span)
-        found = {reading.receipt_id: reading for reading in _listed(get, call, span)}
-        for reading in _caused(get, call, span):
+class Listing:
+    """What a list and the events of its span showed, of each intent that was sought."""
+
+    def __init__(
+        self,
+        getter: Callable[[Call], Get],
+        listed: Mapping[UUID, list[_Seen]],
+        caused: Mapping[UUID, list[_Seen]],
+        began: int,
+    ) -> None:
+        self._getter = getter
+        self._listed = listed
+        self._caused = caused
+        self._began = began
+
+    def look_up(self, call: Call) -> LookUp:
+        """The objects of one of them. One that only an event shows is read as it is now."""
+        return told(lambda: self._of(call))
+
+    def _of(self, call: Call) -> LookUp:
+        found: dict[str, Reading] = {}
+        for _, document, seen_at in self._listed.get(call.intent_id, ()):
+            reading = _read(call, json.loads(document), seen_at)
+            found[reading.receipt_id] = reading
+        for _, document, seen_at in self._caused.get(call.intent_id, ()):
+            reading = _read(call, json.loads(document), seen_at)
             if reading.receipt_id not in found:
                 # An event shows the object as it was; one that has been deleted shows no more.
-                found[reading.receipt_id] = _one(get, call, reading.receipt_id) or reading
-    except Unread as unread:
-        return unread.told()
-    return Found(tuple(found.values())) if found else Absent()
+                now = _one(self._getter(call), call, reading.receipt_id)
+                found[reading.receipt_id] = now or reading
+        if not found:
+            return Absent(vendor_now=self._began)
+        return Found(tuple(found.values()), vendor_now=self._began)
+
+
+def look_up(get: Get, call: Call, span: Span) -> LookUp:
+    """All objects of the intent created then. ``Absent`` only if every page was read."""
+    if not target_of(call):
+        sought = Sought.of(call, span.since_epoch_s, span.until_epoch_s)
+        return read_list(get, sought, lambda _: get, narrowed=_narrowed(call)).look_up(call)
+    clocked = _Clocked(get)
+    seen = _target(clocked, call, span)
+    return seen if isinstance(seen, Unreadable) else replace(seen, vendor_now=clocked.began or 0)
+
+
+def shares_list(operation: str) -> bool:
+    """Whether the operation makes objects that bear our mark, in a list by time."""
+    kind = KINDS.get(operation)
+    return kind is not None and not kind.target
+
+
+def read_list(
+    get: Get,
+    sought: Sought,
+    getter: Callable[[Call], Get],
+    *,
+    narrowed: Mapping[str, str] | None = None,
+) -> Listing:
+    """The list and the events of the span, to their end: all of the account's (``narrowed``: the
+    list of one parent). ``getter`` reads single objects later. Raises ``Unread`` for the first page
+    that fails: what is on the pages after it is nobody's absence."""
+    clocked = _Clocked(get)
+    span = Span(sought.since_epoch_s, sought.until_epoch_s)
+    most = MAX_PAGES * sought.looks
+    source = SOURCES[KINDS[sought.operation].object]
+    query: dict[str, Any] = {
+        "created": span.as_query(),
+        **dict(source.always),
+        **(narrowed or {}),
+    }
+    if source.expand:
+        query["expand"] = [f"data.{name}" for name in source.expand]
+    listed: dict[UUID, list[_Seen]] = defaultdict(list)
+    caused: dict[UUID, list[_Seen]] = defaultdict(list)
+    for document, seen_at in _pages(clocked, source.path, query, most):
+        for owner in _owners(document, sought):
+            listed[owner].append((text(document.get("id")), json.dumps(document), seen_at))
+    for key, document, seen_at in _events(clocked, sought.operation, span, most):
+        owners = _owners(document, sought)
+        if key in sought.keys:
+            owners.add(sought.keys[key])
+        for owner in owners:
+            if not _adds_nothing(sought, document, listed.get(owner, [])):
+                caused[owner].append((text(document.get("id")), json.dumps(document), seen_at))
+    return Listing(getter, listed, caused, clocked.began or 0)
 
 
 def retrieve(get: Get, call: Call, receipt_id: str) -> LookUp:
@@ -139,7 +164,11 @@ def _target(get: Get, call: Call, span: Span) -> LookUp:
     A decline counts only if an event names our key as its cause: the object may have been declined
     before. An object that does not show the effect is ``Absent``: nothing landed so far.
     """
-    caused = list(_caused(get, call, span))
+    caused = [
+        _read(call, document, seen_at)
+        for key, document, seen_at in _events(get, call.operation, span, MAX_PAGES)
+        if key == call.key.hex() and text(document.get("id")) == target_of(call)
+    ]
     reading = _one(get, call, target_of(call))
     if reading is None:
         return Absent()
@@ -149,54 +178,49 @@ def _target(get: Get, call: Call, span: Span) -> LookUp:
     return Found((landed[0],), "events") if landed else Absent()
 
 
-def _listed(get: Get, call: Call, span: Span) -> Iterator[Reading]:
-    source = SOURCES[KINDS[call.operation].object]
-    query: dict[str, Any] = {"created": span.as_query(), **dict(source.always)}
-    for name in source.parents:
+def _narrowed(call: Call) -> dict[str, str]:
+    """What the list of one intent is narrowed by: the parent that it was made for."""
+    for name in SOURCES[KINDS[call.operation].object].parents:
         value = call.params.get(name)
         if isinstance(value, str) and value:
-            query[name] = value
-            break
-    if source.expand:
-        query["expand"] = [f"data.{name}" for name in source.expand]
-    for document, seen_at in _pages(get, source.path, query):
-        if _marked(call, document):
-            yield _read(call, document, seen_at)
+            return {name: value}
+    return {}
 
 
-def _caused(get: Get, call: Call, span: Span) -> Iterator[Reading]:
-    """Snapshots out of events that name our key as their cause or whose object bears our mark."""
-    query = {"created": span.as_query(), "types": list(EVENTS[call.operation])}
-    for event, _ in _pages(get, "/v1/events", query):
+def _events(
+    get: Get, operation: str, span: Span, most: int
+) -> Iterator[tuple[str, Mapping[str, Any], int]]:
+    """Snapshots of the operation's objects out of its events: the key that the event names as its
+    cause, the object, and when it was so."""
+    query = {"created": span.as_query(), "types": list(EVENTS[operation])}
+    for event, _ in _pages(get, "/v1/events", query, most):
         document = mapping(mapping(event.get("data")).get("object"))
-        key = text(mapping(event.get("request")).get("idempotency_key"))
-        by_key = key == call.key.hex()
-        if not by_key and not _marked(call, document):
-            continue
-        if document.get("object") != KINDS[call.operation].object:
-            continue
-        if target_of(call) and text(document.get("id")) != target_of(call):
+        if document.get("object") != KINDS[operation].object:
             continue
         created = event.get("created")
-        yield _read(call, document, created if isinstance(created, int) else 0)
+        key = text(mapping(event.get("request")).get("idempotency_key"))
+        yield key, document, created if isinstance(created, int) else 0
 
 
-def _marked(call: Call, document: Mapping[str, Any]) -> bool:
-    """Whether the object bears this intent's id or key; never so where operations leave none."""
-    if target_of(call):
-        return False
+def _owners(document: Mapping[str, Any], sought: Sought) -> set[UUID]:
+    """Whose id or key an object bears; two intents' where it bears the id of one and the key of
+    another."""
     marks = mapping(document.get("metadata"))
-    return (
-        marks.get("outbox_id") == str(call.intent_id) or marks.get("outbox_key") == call.key.hex()
-    )
+    by_id = sought.owners.get(text(marks.get("outbox_id")))
+    by_key = sought.keys.get(text(marks.get("outbox_key")))
+    return {owner for owner in (by_id, by_key) if owner is not None}
+
+
+def _adds_nothing(sought: Sought, document: Mapping[str, Any], listed: list[_Seen]) -> bool:
+    """Whether a snapshot can be read and is of an object that the list showed of its intent."""
+    reading = classify(sought.operation, document, None)
+    if reading is None or wrong_mode(sought.account, reading.livemode):
+        return False
+    return any(reading.receipt_id == object_id for object_id, _, _ in listed)
 
 
 def _read(call: Call, document: Mapping[str, Any], seen_at: int) -> Reading:
-    reading = classify(call.operation, document, call.asked, seen_at=seen_at)
-    if reading is None:
-        raise Unread("an object of ours that cannot be read")
-    if wrong_mode(call.account, reading.livemode):
-        raise Unread("an object of the other mode")
+    reading = _read_as_it_is(call, document, seen_at, "an object of ours that cannot be read")
     if not target_of(call) and not reading.owner:
         # Its cause is our key: the mark was taken off by somebody since.
         return replace(reading, owner=str(call.intent_id))
@@ -214,24 +238,25 @@ def _one(get: Get, call: Call, object_id: str) -> Reading | None:
     if answer.status == 404 and "error" in mapping(document):
         return None
     check(answer, readable=document is not None)
-    return _read_retrieved(call, mapping(document), date_of(answer.headers))
+    seen_at = date_of(answer.headers)
+    return _read_as_it_is(call, mapping(document), seen_at, "an object that cannot be read")
 
 
-def _read_retrieved(call: Call, document: Mapping[str, Any], seen_at: int) -> Reading:
+def _read_as_it_is(call: Call, document: Mapping[str, Any], seen_at: int, unread: str) -> Reading:
     reading = classify(call.operation, document, call.asked, seen_at=seen_at)
     if reading is None:
-        raise Unread("an object that cannot be read")
+        raise Unread(unread)
     if wrong_mode(call.account, reading.livemode):
         raise Unread("an object of the other mode")
     return reading
 
 
 def _pages(
-    get: Get, path: str, query: Mapping[str, Any]
+    get: Get, path: str, query: Mapping[str, Any], most: int
 ) -> Iterator[tuple[Mapping[str, Any], int]]:
     """Every object of a list with Stripe's time of its page; raises before the end if it must."""
     after = ""
-    for _ in range(MAX_PAGES):
+    for _ in range(most):
         page = {**query, "limit": _PAGE_SIZE, **({"starting_after": after} if after else {})}
         answer = get(path, page)
         document = parsed(answer.body or b"")

@@ -9,7 +9,7 @@ import itertools
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Self
 
@@ -17,15 +17,19 @@ from outbox.contract import TooLate
 
 
 class Cut:
-    """One call's ``Cutoff``: once it is cut its socket is shut, and nothing more is sent."""
+    """One call's ``Cutoff``: once it is cut its socket is shut, and nothing more is sent.
+    ``before`` is done before each request of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, before: Callable[[], None] | None = None) -> None:
+        self._before = before
         self._lock = threading.Lock()
         self._socket: Any = None
         self._cut = False
 
     def attach(self, sock: Any) -> None:
         """Called by the transport just before the first byte of each request."""
+        if self._before is not None:
+            self._before()
         with self._lock:
             if self._cut:
                 raise TooLate

@@ -63,7 +63,7 @@ def cancel_stale_epochs(tx: Transaction, limit: int) -> list[Intent]:
     return [as_intent(row, tx.codec) for row in rows]
 
 
-_DOUBTFUL: LiteralString = (
+DOUBTFUL: LiteralString = (
     "status = 'unknown' AND due_at <= outbox.clock() "
     "AND (resolver_until IS NULL OR resolver_until <= outbox.clock())"
 )
@@ -80,7 +80,7 @@ def claim_doubts(
         UPDATE outbox.intents i SET resolver_token = %(token)s,
             resolver_until = outbox.clock() + %(hold_s)s * INTERVAL '1 second'
         FROM (
-            SELECT id FROM outbox.intents WHERE {_DOUBTFUL}
+            SELECT id FROM outbox.intents WHERE {DOUBTFUL}
             AND EXISTS (SELECT FROM unnest(%(accounts)s::text[]) a WHERE starts_with(gate, a))
             ORDER BY due_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
         ) d WHERE i.id = d.id RETURNING {COLUMNS_OF_I}
@@ -92,7 +92,7 @@ def claim_doubts(
 
 def doubtful(tx: Transaction, accounts: list[str]) -> list[str]:
     """Which of these gate prefixes have rows in doubt that are due for a look."""
-    return _with_due(tx, accounts, _DOUBTFUL)
+    return _with_due(tx, accounts, DOUBTFUL)
 
 
 def unverified(tx: Transaction, accounts: list[str]) -> list[str]:
@@ -146,57 +146,6 @@ def schedule_verification(tx: Transaction, intent_ids: list[UUID], after_s: floa
     )
 
 
-def note_look(
-    tx: Transaction,
-    intent: Intent,
-    *,
-    due_in_s: float,
-    absent: bool,
-    quiet_absence_at: datetime | None,
-) -> bool:
-    """Keeps what a look-up said. ``quiet_absence_at`` is when a look that found nothing began, if
-    it began after quiescence. False when the row moved meanwhile (then it says nothing)."""
-    return bool(
-        tx.run(
-            """
-            UPDATE outbox.intents SET version = version + 1, looks = looks + 1,
-                absent_looks = absent_looks + CASE WHEN %(absent)s THEN 1 ELSE 0 END,
-                absent_first_at = COALESCE(absent_first_at, %(quiet)s::timestamptz),
-                absent_last_at = COALESCE(%(quiet)s::timestamptz, absent_last_at),
-                resolver_token = NULL, resolver_until = NULL,
-                due_at = outbox.clock() + %(due_in_s)s * INTERVAL '1 second'
-            WHERE id = %(id)s AND version = %(version)s AND status = 'unknown'
-            """,
-            {
-                "id": intent.id,
-                "version": intent.version,
-                "absent": absent,
-                "quiet": quiet_absence_at,
-                "due_in_s": due_in_s,
-            },
-        )
-    )
-
-
-UNREADABLE = "look_unreadable"
-
-
-def note_unreadable(tx: Transaction, intent_id: UUID, reason: str, *, by: str) -> None:
-    """Keeps why a look-up said nothing; the same reason again is kept once."""
-    if last_unreadable(tx, intent_id) != reason:
-        log(tx, kind=UNREADABLE, actor=by, intent_id=intent_id, reason=reason)
-
-
-def last_unreadable(tx: Transaction, intent_id: UUID) -> str | None:
-    """Why the last look-up that said nothing did so; None where each said something."""
-    row = tx.one(
-        "SELECT reason FROM outbox.events WHERE intent_id = %(id)s AND kind = %(kind)s "
-        "ORDER BY id DESC LIMIT 1",
-        {"id": intent_id, "kind": UNREADABLE},
-    )
-    return str(row["reason"]) if row else None
-
-
 def look_now(tx: Transaction, intent_id: UUID) -> None:
     """Evidence points at the row: the resolver shall look at once. A look that has begun may have
     missed it: what it says is dropped, and the row is free for the next."""
@@ -232,26 +181,6 @@ def shorten_window(tx: Transaction, row: Intent, end: datetime) -> Intent:
         {"id": row.id, "end": end},
     )
     return replace(row, window_ends_at=end)
-
-
-def person_is_looking(tx: Transaction, intent_id: UUID) -> bool:
-    """Whether the intent's escalation is acknowledged: re-sends wait while a person looks."""
-    row = tx.one(
-        "SELECT EXISTS (SELECT FROM outbox.escalations WHERE intent_id = %(id)s "
-        "AND closed_at IS NULL AND acked_until > outbox.clock()) AS y",
-        {"id": intent_id},
-    )
-    return bool(row and row["y"])
-
-
-def is_escalated(tx: Transaction, intent_id: UUID) -> bool:
-    """Whether the intent has an open escalation."""
-    row = tx.one(
-        "SELECT EXISTS (SELECT FROM outbox.escalations WHERE intent_id = %(id)s "
-        "AND closed_at IS NULL) AS y",
-        {"id": intent_id},
-    )
-    return bool(row and row["y"])
 
 
 def is_forbidden_alone(tx: Transaction, row: Intent) -> bool:

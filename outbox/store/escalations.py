@@ -6,6 +6,7 @@ the same transaction, so a crash can neither lose a page nor send it under anoth
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
@@ -174,6 +175,19 @@ def close_doubt(tx: Transaction, row: Intent, *, by: str) -> None:
             {"id": found["id"], "rest": rest},
         )
         _page(tx, found["id"], doubts, "resolve")
+
+
+def close_doubts(tx: Transaction, rows: Sequence[Intent], *, by: str) -> None:
+    """The same of many, of which few were asked about."""
+    asked = tx.all(
+        "SELECT intent_id FROM outbox.escalations WHERE intent_id = ANY(%(ids)s) "
+        "AND closed_at IS NULL",
+        {"ids": [row.id for row in rows]},
+    )
+    known = {found["intent_id"] for found in asked}
+    for row in rows:
+        if row.id in known:
+            close_doubt(tx, row, by=by)
 
 
 def was_ruled_on(tx: Transaction, intent_id: UUID, reason: str, objects: list[str]) -> bool:

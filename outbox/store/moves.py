@@ -6,7 +6,7 @@ again, decide again.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
@@ -52,8 +52,41 @@ class Change:
     contradicts: str = ""
 
 
-def apply(tx: Transaction, intent: Intent, event: Event, change: Change) -> tuple[Intent, Verdict]:
-    """Moves or notes. Returns the row as written and what the table said.
+@dataclass(slots=True)
+class Settled:
+    """What follows when rows settle, for all that one transaction settles: a statement for each
+    kind and not for each row. ``write`` ends it."""
+
+    rows: list[Intent] = field(default_factory=list)
+    by: list[str] = field(default_factory=list)
+    logged: list[dict[str, Any]] = field(default_factory=list)
+
+    def lock_consumers(self, tx: Transaction) -> None:
+        """Once, before the first row is written."""
+        if not self.rows:
+            settlements.lock_consumers(tx)
+
+    def write(self, tx: Transaction) -> None:
+        """The events, the settlements, and the doubts that are closed by them."""
+        if not self.rows:
+            return
+        log_all(tx, self.logged)
+        settlements.write_all(tx, self.rows, "settled")
+        for by in sorted(set(self.by)):
+            theirs = [row for row, one in zip(self.rows, self.by, strict=True) if one == by]
+            escalations.close_doubts(tx, theirs, by=by)
+
+
+def apply(
+    tx: Transaction,
+    intent: Intent,
+    event: Event,
+    change: Change,
+    *,
+    together: Settled | None = None,
+) -> tuple[Intent, Verdict]:
+    """Moves or notes. Returns the row as written and what the table said. What follows where it
+    settles without a contradiction is left to ``together``, where that is given.
 
     Raises ``Moved`` when the version is no longer the one that was read, and
     ``IllegalTransition`` for our own bugs.
@@ -85,10 +118,19 @@ def apply(tx: Transaction, intent: Intent, event: Event, change: Change) -> tupl
         verdict = replace(verdict, contradiction=not ruled)
     settles = verdict.moved and verdict.status in TERMINAL and intent.state not in TERMINAL
     rules = verdict.moved and intent.state in TERMINAL
+    plain = together if settles and not verdict.contradiction else None
     if settles or rules or verdict.contradiction:
-        settlements.lock_consumers(tx)
+        if plain is not None:
+            plain.lock_consumers(tx)
+        else:
+            settlements.lock_consumers(tx)
     written = _write(tx, intent, change, verdict, doubt)
-    _log(tx, intent, event, change, verdict)
+    if plain is not None:
+        plain.rows.append(written)
+        plain.by.append(change.actor)
+        plain.logged.append(_event(intent, event, change, verdict))
+        return written, verdict
+    log_all(tx, [_event(intent, event, change, verdict)])
     if settles or rules:
         settlements.write(tx, written, "settled" if settles else "ruled")
     if settles and not verdict.contradiction:
@@ -117,7 +159,7 @@ def note(tx: Transaction, intent: Intent, event: Event, change: Change) -> Inten
     to end. Only what it answers is taken off the doubt. Raises ``Moved``."""
     verdict = Verdict(intent.state, moved=False)
     written = _write(tx, intent, change, verdict, _doubt(intent, change))
-    _log(tx, intent, event, change, verdict)
+    log_all(tx, [_event(intent, event, change, verdict)])
     return written
 
 
@@ -219,37 +261,41 @@ def _write(tx: Transaction, intent: Intent, change: Change, verdict: Verdict, do
     return as_intent(row, tx.codec)
 
 
-def _log(tx: Transaction, intent: Intent, event: Event, change: Change, verdict: Verdict) -> None:
+def _event(intent: Intent, event: Event, change: Change, verdict: Verdict) -> dict[str, Any]:
     detail = dict(change.detail)
     if change.reading is not None:
         detail["object"] = change.reading.receipt_id
-    log(
-        tx,
-        intent_id=intent.id,
-        actor=change.actor,
-        kind=event.value,
-        from_status=intent.status,
-        to_status=verdict.status.value,
-        reason=change.reason,
-        detail=detail,
-    )
+    return {
+        "intent_id": intent.id,
+        "actor": change.actor,
+        "kind": event.value,
+        "from_status": intent.status,
+        "to_status": verdict.status.value,
+        "reason": change.reason,
+        "detail": detail,
+    }
 
 
 def log(tx: Transaction, *, kind: str, actor: str, **columns: Any) -> None:
     """One append-only row of who did what, when and why."""
+    log_all(tx, [{"kind": kind, "actor": actor, **columns}])
+
+
+def log_all(tx: Transaction, events: Sequence[Mapping[str, Any]]) -> None:
+    """Such rows, in their order."""
+    known = ("intent_id", "holder", "actor", "kind", "from_status", "to_status")
+    columns = {name: [event.get(name) for event in events] for name in known}
     tx.run(
         "INSERT INTO outbox.events "
-        "(intent_id, holder, at, actor, kind, from_status, to_status, reason, detail) VALUES "
-        "(%(intent_id)s, %(holder)s, outbox.clock(), %(actor)s, %(kind)s, %(from_status)s, "
-        "%(to_status)s, %(reason)s, %(detail)s)",
+        "(intent_id, holder, at, actor, kind, from_status, to_status, reason, detail) "
+        "SELECT n.intent_id, n.holder, outbox.clock(), n.actor, n.kind, n.from_status, "
+        "n.to_status, n.reason, n.detail FROM unnest(%(intent_id)s::uuid[], %(holder)s::text[], "
+        "%(actor)s::text[], %(kind)s::text[], %(from_status)s::text[], %(to_status)s::text[], "
+        "%(reason)s::text[], %(detail)s::jsonb[]) WITH ORDINALITY AS n (intent_id, holder, actor, "
+        "kind, from_status, to_status, reason, detail, place) ORDER BY n.place",
         {
-            "intent_id": columns.get("intent_id"),
-            "holder": columns.get("holder"),
-            "actor": actor,
-            "kind": kind,
-            "from_status": columns.get("from_status"),
-            "to_status": columns.get("to_status"),
-            "reason": columns.get("reason", ""),
-            "detail": Jsonb(columns.get("detail", {})),
+            **columns,
+            "reason": [event.get("reason", "") for event in events],
+            "detail": [Jsonb(event.get("detail", {})) for event in events],
         },
     )

@@ -6,6 +6,7 @@ because transactions commit out of the order of their numbers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from outbox.states import Status, told
@@ -57,19 +58,31 @@ _FILL = "SELECT outbox.fill_deliveries(%(name)s, %(piece)s) AS filled_to"
 
 
 def write(tx: Transaction, row: Intent, kind: str) -> None:
-    """One settlement of the row as it stands, fanned out to every consumer. What is told as unknown
-    carries no receipt and no business status: a consumer must not take it for a result."""
+    """One settlement of the row as it stands."""
+    write_all(tx, [row], kind)
+
+
+def write_all(tx: Transaction, rows: Sequence[Intent], kind: str) -> None:
+    """One settlement of each row as it stands, in their order, fanned out to every consumer. What
+    is told as unknown carries no receipt and no business status: a consumer must not take it for a
+    result."""
     tx.run(
         "WITH made AS ("
         "INSERT INTO outbox.settlements (intent_id, version, kind, status, told, business_status, "
         "business_word, receipt_id, failure_code, settled_by, at) "
-        "SELECT i.id, i.version, %(kind)s, i.status, %(told)s, k.business_status, k.business_word, "
-        "k.receipt_id, k.failure_code, i.settled_by, outbox.clock() FROM outbox.intents i "
-        "LEFT JOIN outbox.intents k ON k.id = i.id AND %(told)s <> 'unknown' "
-        "WHERE i.id = %(id)s ON CONFLICT DO NOTHING RETURNING id) "
+        "SELECT i.id, i.version, %(kind)s, i.status, n.told, k.business_status, "
+        "k.business_word, k.receipt_id, k.failure_code, i.settled_by, outbox.clock() "
+        "FROM unnest(%(ids)s::uuid[], %(told)s::text[]) WITH ORDINALITY AS n (id, told, place) "
+        "JOIN outbox.intents i ON i.id = n.id "
+        "LEFT JOIN outbox.intents k ON k.id = i.id AND n.told <> 'unknown' "
+        "ORDER BY n.place ON CONFLICT DO NOTHING RETURNING id) "
         "INSERT INTO outbox.deliveries (consumer, settlement_id) "
         "SELECT c.name, made.id FROM made CROSS JOIN outbox.consumers c",
-        {"id": row.id, "kind": kind, "told": _told(row, kind)},
+        {
+            "ids": [row.id for row in rows],
+            "told": [_told(row, kind) for row in rows],
+            "kind": kind,
+        },
     )
 
 

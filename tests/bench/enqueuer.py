@@ -2,8 +2,8 @@
 
 `python -m tests.bench.enqueuer COUNT` commits each by itself and rings; `--backlog` all in one
 transaction; `--per-second N` at that pace; `--each N` so many to a commit; `--lanes N` spreads them
-over so many ordered lanes; `--stripe` makes them charges; `--tenant`, `--vendor`, `--account` and
-`--run` say whose they are.
+over so many ordered lanes; `--stripe` makes them charges; `--first N` is the number of the first;
+`--tenant`, `--vendor`, `--account` and `--run` say whose they are.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ def main() -> int:
     parser.add_argument("--vendor", default=vendor.NAME)
     parser.add_argument("--account", default="default")
     parser.add_argument("--run", default="")
+    parser.add_argument("--first", type=int, default=0)
     given = parser.parse_args()
     vendor.install()
     outbox = Outbox.from_env()
@@ -84,9 +85,10 @@ def _scope(given: argparse.Namespace, run: str) -> Scope:
 def _backlog(outbox: Outbox, connection: Any, given: argparse.Namespace) -> dict[str, Any]:
     tool = vendor.write_tool(lane=("lane",) if given.lanes else (), vendor=given.vendor)
     scope = _scope(given, "backlog")
-    asks = [(scope, {**_write(n), "lane": n % max(given.lanes, 1)}) for n in range(given.count)]
+    numbers = range(given.first, given.first + given.count)
+    asks = [(scope, {**_write(n), "lane": n % max(given.lanes, 1)}) for n in numbers]
     if given.stripe:
-        tool, asks = _charges(), [(scope, charge(n)) for n in range(given.count)]
+        tool, asks = _charges(), [(scope, charge(n)) for n in numbers]
     outbox.enqueue_many(connection, tool, asks)
     began = time.monotonic_ns()
     connection.commit()

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from tests.bench import claiming, fairness, faulty, flow, growing, killing, memory, stripe_sdk
+from tests.bench import (
+    claiming,
+    fairness,
+    faulty,
+    flow,
+    growing,
+    killing,
+    memory,
+    outage,
+    stripe_sdk,
+)
 from tests.bench.harness import Group
 
 GROUPS = (
@@ -30,6 +40,7 @@ GROUPS = (
     Group(("faulty",), faulty.faulty),
     Group(("memory-64", "memory-400", "memory-prefork"), memory.in_flight),
     Group(("memory-flat",), memory.flat),
+    Group(("outage-settle", "outage-reads", "outage-beside"), outage.outage),
     Group(("killed",), killing.killed),
 )  # fmt: skip
 # These start programs of the peers' environment.

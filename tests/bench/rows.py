@@ -118,6 +118,16 @@ ROWS = (
     Row("memory-400", "worker, 400 in flight", "Celery, 64 threads", 4.0, PSS, "at most"),
     Row("memory-prefork", "worker, 64 in flight", "Celery, 64 processes", 0.15, PSS, "at most"),
     Row("memory-flat", "worker, after all backlogs", "after the first", 1.1, PSS, "at most"),
+    Row(
+        "outage-settle",
+        "rows in doubt settled by look-ups",
+        "the bare SDK reads the same lists",
+        12.0,
+        "s",
+        "at most",
+    ),
+    Row("outage-reads", "pages read for them", "as many as there are", 6.0, "pages", "at most"),
+    Row("outage-beside", "drain of another vendor meanwhile", "without", 0.8, "per s"),
     Row("killed", "a worker killed in mid-run", "lease + 2 s", 1.0, "s", "at most"),
 )
 BY_NAME = {row.name: row for row in ROWS}

@@ -28,6 +28,8 @@ class Sizes:
     grown_due: int = 1_000_000
     lanes: int = 1_000
     stripe: int = 6_000
+    outage: int = 100_000
+    outage_beside: int = 6_000
     killed: int = 2_000
     beside: int = 100_000
     rounds: int = 30
@@ -59,6 +61,8 @@ SHORT = Sizes(
     grown_due=10_000,
     lanes=200,
     stripe=800,
+    outage=2_000,
+    outage_beside=2_000,
     killed=1_500,
     beside=15_000,
     rounds=6,

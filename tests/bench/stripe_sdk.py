@@ -17,7 +17,7 @@ from tests.bench.stage import Place
 
 _LIMIT_S = 300.0
 # One sender of 64 threads, as the bare SDK's one process has.
-_SETTINGS = {
+SETTINGS = {
     "OUTBOX_CHILDREN": "2",
     "OUTBOX_THREADS": "64",
     "STRIPE_API_KEY": "sk_test_bench",
@@ -27,7 +27,7 @@ _SETTINGS = {
 
 
 @contextmanager
-def _served(place: Place) -> Iterator[None]:
+def served(place: Place) -> Iterator[None]:
     """The server, whose address the place's programs get."""
     with place.child([sys.executable, "-m", "tests.bench.stripe_server"]) as child:
         place.env["STRIPE_API_BASE"] = f"http://127.0.0.1:{_port(child)}"
@@ -42,7 +42,7 @@ def stripe_sdk(run: Run) -> Mapping[str, Pair]:
     """A backlog of charges, and as many bare calls."""
     count = run.sizes.stripe
     run.limit_s(0.0)
-    with run.stage.place(_SETTINGS) as place, _served(place):
+    with run.stage.place(SETTINGS) as place, served(place):
         with place.workers():
             told = place.run("tests.bench.enqueuer", str(count), "--backlog", "--stripe")
             wait_until(place.is_settled, run.limit_s(_LIMIT_S), "all charges settled")
@@ -50,7 +50,7 @@ def stripe_sdk(run: Run) -> Mapping[str, Pair]:
             place.check(count)
         run.take(place)
     run.limit_s(0.0)
-    with run.stage.place(_SETTINGS) as place, _served(place):
+    with run.stage.place(SETTINGS) as place, served(place):
         told = place.run("tests.bench.bare_sdk", str(count))
         if len(place.ledger) != count or duplicates(place.ledger):
             run.faults.append(f"the bare SDK made {len(place.ledger)} calls for {count} writes")

@@ -1,5 +1,5 @@
 """A server that speaks Stripe's payment intents over HTTP/1.1 with connections kept, as fast as
-one process can: it answers at once and writes each call down.
+one process can: it answers at once, writes each call down, and lists what has arrived.
 
 `python -m tests.bench.stripe_server` says "ready PORT" and ends on SIGTERM.
 """
@@ -11,12 +11,12 @@ import json
 import os
 import signal
 import sys
-import time
 import uuid
 from urllib.parse import parse_qsl
 
 from tests.bench import vendor
 from tests.bench.effects import Ledger
+from tests.bench.stripe_lists import Lists, charged
 
 _ACCOUNT = json.dumps({"id": vendor.OWNER, "object": "account"}).encode()
 
@@ -24,8 +24,9 @@ _ACCOUNT = json.dumps({"id": vendor.OWNER, "object": "account"}).encode()
 class _Connection(asyncio.Protocol):
     """One kept connection; requests come one after the other."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, lists: Lists) -> None:
         self._ledger = ledger
+        self._lists = lists
         self._read = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -42,7 +43,10 @@ class _Connection(asyncio.Protocol):
                 return
             body, self._read = self._read[end + 4 : whole], self._read[whole:]
             key = headers.get("idempotency-key", "")
-            answer = self._created(key, body) if lines[0].startswith("POST") else _ACCOUNT
+            if lines[0].startswith("POST"):
+                answer = self._created(key, body)
+            else:
+                answer = self._lists.page(lines[0].split()[1]) or _ACCOUNT
             self._transport.write(
                 b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nRequest-Id: req_bench\r\n"
                 + (f"Idempotency-Key: {key}\r\n" if key else "").encode()
@@ -55,19 +59,17 @@ class _Connection(asyncio.Protocol):
         metadata = {n[9:-1]: value for n, value in fields.items() if n.startswith("metadata[")}
         owner = uuid.UUID(metadata["outbox_id"])
         self._ledger.add(bytes.fromhex(key), owner.bytes, body)
-        return json.dumps({
-            "id": f"pi_{owner.hex}", "object": "payment_intent", "livemode": False,
-            "amount": int(fields["amount"]), "currency": fields["currency"],
-            "status": "succeeded", "created": int(time.time()), "metadata": metadata,
-        }).encode()  # fmt: skip
+        amount, currency = int(fields["amount"]), fields["currency"]
+        return json.dumps(charged(owner, metadata, amount, currency)).encode()
 
 
 async def _serve() -> None:
     ledger = Ledger(os.environ[vendor.LEDGER])
+    lists = Lists(ledger, os.environ[vendor.LEDGER])
     ended = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
     server = await asyncio.get_running_loop().create_server(
-        lambda: _Connection(ledger), "127.0.0.1", 0, backlog=512
+        lambda: _Connection(ledger, lists), "127.0.0.1", 0, backlog=512
     )
     print("ready", server.sockets[0].getsockname()[1], flush=True)
     await ended.wait()

@@ -24,6 +24,7 @@ from tests.bench.programs import Stuck
 from tests.bench.rows import BY_NAME, ROWS, Pair, Result, Row
 from tests.bench.sizes import SHORT
 from tests.bench.stage import Place
+from tests.bench.stripe_lists import Lists, reads
 
 _STEADY = Calibration(1.0, 1.0)
 _AT_LEAST = Row("a", "ours", "theirs", 2.0, "per s")
@@ -137,6 +138,24 @@ def test_a_second_call_under_a_key_and_a_second_key_of_a_write_are_both_duplicat
 
 def test_a_key_that_comes_with_another_body_is_seen(tmp_path: Path) -> None:
     assert changed_bodies(planted(tmp_path, ("k", "a", "x"), ("k", "a", "y"))) == 1
+
+
+def test_both_lists_show_each_write_once_over_their_pages_and_every_page_is_counted(
+    tmp_path: Path,
+) -> None:
+    ledger = planted(tmp_path, *[(f"k{n}", f"o{n}", "x") for n in range(250)])
+    lists = Lists(ledger, str(tmp_path))
+    for path in ("/v1/payment_intents", "/v1/events"):
+        shown: list[str] = []
+        more, after = True, ""
+        while more:
+            page = json.loads(lists.page(f"{path}?limit=100{after}") or b"")
+            found = [one.get("data", {}).get("object", one) for one in page["data"]]
+            shown += [one["metadata"]["outbox_key"] for one in found]
+            more, after = page["has_more"], f"&starting_after={page['data'][-1]['id']}"
+        assert sorted(shown) == sorted(effect.key.hex() for effect in ledger)
+    assert lists.page("/v1/account") is None
+    assert reads(str(tmp_path)) == 6
 
 
 def test_a_record_that_was_cut_short_by_a_kill_hides_no_other(tmp_path: Path) -> None:

@@ -13,7 +13,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from outbox import WriteTool
-from outbox.contract import Account, Call, Operation, TooLate, VendorContract
+from outbox.contract import (
+    Account,
+    Call,
+    Listing,
+    Operation,
+    Sought,
+    TooLate,
+    VendorContract,
+)
 from outbox.contracts import CONTRACTS, register
 from outbox.outcomes import (
     Absent,
@@ -82,6 +90,18 @@ class _Socket:
 _SOCKET = _Socket()
 
 
+class _Arrived:
+    """Whose writes have arrived."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def look_up(self, call: Call) -> LookUp:
+        """The one object of an intent, if it is there."""
+        known = self._ledger.knows(call.intent_id.bytes)
+        return Found((_reading(call),)) if known else Absent()
+
+
 class ZeroCostVendor:
     """Keeps to the adapter's protocol: one effect a call, no retry, and its look-up reads all that
     ever arrived. ``lost_every``: one answer of so many is lost after the effect."""
@@ -118,8 +138,18 @@ class ZeroCostVendor:
 
     def look_up(self, call: Call, since_epoch_s: int, until_epoch_s: int | None = None) -> LookUp:
         """Everything that arrived under the intent's id."""
-        known = self._ledger.knows(call.intent_id.bytes)
-        return Found((_reading(call),)) if known else Absent()
+        return self._read().look_up(call)
+
+    def shares_list(self, operation: str) -> bool:
+        """Of its one operation."""
+        return True
+
+    def read_list(self, sought: Sought) -> Listing | Unreadable:
+        """Everything that arrived, of which each intent has its own."""
+        return self._read()
+
+    def _read(self) -> _Arrived:
+        return _Arrived(self._ledger)
 
     def retrieve(self, call: Call, receipt_id: str) -> LookUp:
         """As ``look_up``: an intent has one object."""

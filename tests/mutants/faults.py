@@ -208,7 +208,7 @@ MUTANTS = (
     ),
     one(
         "a look raises no version",
-        "outbox.store.doubt",
+        "outbox.store.looks",
         "UPDATE outbox.intents SET version = version + 1, looks = looks + 1,",
         "UPDATE outbox.intents SET looks = looks + 1,",
         scenarios=("no_keys",),
@@ -343,6 +343,14 @@ MUTANTS = (
         "    if rules:\n        settlements.write(",
         scenarios=("keys",),
         timelines=("keys: wire of A#1=lost_ack",),
+    ),
+    one(
+        "a result that a look-up brought is not written",
+        "outbox.store.moves",
+        '        settlements.write_all(tx, self.rows, "settled")\n',
+        "",
+        scenarios=("keys",),
+        timelines=(f"keys: wire of A#1=lost_ack; {_UNHEARD}; time#1=a_minute",),
     ),
     one(
         "doubt is forgotten by what was not sent",

@@ -98,8 +98,8 @@ BESIDE = (
     ),
     one(
         "a verifying look that failed found nothing",
-        "resolvers.looking",
-        "        if isinstance(seen, Unreadable) and not seen.never:\n            return\n",
+        "resolvers.verifying",
+        "    if isinstance(seen, Unreadable) and not seen.never:\n        return\n",
         "",
         scenarios=("no_keys",),
         timelines=("no_keys: wire of A#1=redelivery; time#1=past_the_ttl; read of A#1=lost",),
@@ -168,11 +168,13 @@ BESIDE = (
     ),
     one(
         "a look-up holds its transaction",
-        "resolvers.looking",
-        "            began_at = intents.now(tx)\n        never_left = row.doubt == 0\n"
-        "        look =",
-        "            began_at = intents.now(tx)\n            never_left = row.doubt == 0\n"
-        "            look =",
+        "resolvers.together",
+        "        seen: dict[UUID, LookUp] = {}\n"
+        "        if contract.can_look_up and row.doubt > 0:\n"
+        "            seen[row.id] =",
+        "            seen: dict[UUID, LookUp] = {}\n"
+        "            if contract.can_look_up and row.doubt > 0:\n"
+        "                seen[row.id] =",
         scenarios=("keys",),
         timelines=(f"keys: wire of A#1=lost_ack; {_UNHEARD}; time#1=a_minute",),
     ),

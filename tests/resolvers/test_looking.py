@@ -343,7 +343,7 @@ def test_two_resolvers_at_once_look_each_row_up_once(floor: Floor) -> None:
     for thread in threads:
         thread.join()
     assert floor.statuses() == {"succeeded": 20}
-    assert len(_lists(floor)) == 20
+    assert 1 <= len(_lists(floor)) <= 2, "each reads the list for what it holds"
     assert len(floor.escalations()) == 3
     assert len([p for p in floor.pages() if p["action"] == "trigger"]) == 3
 
@@ -361,7 +361,8 @@ def test_three_hundred_ticks_in_a_row_look_each_row_up_once(
         for _ in range(300):
             floor.looker.tick(0.1)
         floor.looker.close()
-        assert len(_lists(floor)) == 10
+        assert {row["looks"] for row in floor.sql("SELECT looks FROM outbox.intents")} == {1}
+        assert len(_lists(floor)) == 1
 
 
 def test_look_ups_go_on_after_the_database_was_away(floor: Floor, servers: Servers) -> None:
@@ -404,8 +405,11 @@ def test_a_vendor_that_hangs_holds_its_own_look_ups_and_no_tick(
         floor.enqueue(40)
         floor.drain()
         floor.advance(1)
+        # What no list shows for all: each waits for an answer of its own.
+        floor.sql("UPDATE outbox.intents SET veto = 'stored_500'")
         begun = floor.looker.tick(0.2)
         assert 0 < begun <= 16
+        floor.sql("UPDATE outbox.intents SET veto = NULL")
         # The tick came back; what hangs ends at its own limit and proves nothing.
         floor.look()
         rows = floor.sql("SELECT DISTINCT absent_looks FROM outbox.intents")

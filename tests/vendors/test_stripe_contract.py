@@ -15,8 +15,8 @@ from outbox.errors import Invalid
 from tests.vendors.stripe_calls import CHARGE, call_of
 from vendors.registry import ADAPTERS, build
 from vendors.stripe import _METHODS
-from vendors.stripe_lookup import EVENTS, SOURCES
 from vendors.stripe_reading import KINDS
+from vendors.stripe_sources import EVENTS, SOURCES
 
 STRIPE = contract_of("stripe")
 TYPED: Mapping[str, Any] = {

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from outbox.contract import Account, Call, Vendor, VendorContract
+from outbox.contract import Account, Call, Listing, Sought, Vendor, VendorContract
 from outbox.outcomes import LookUp, Outcome, Reading, Unreadable, WebhookFact
 
 
@@ -35,6 +35,12 @@ class Stalled:
 
     def look_up(self, call: Call, since_epoch_s: int, until_epoch_s: int | None = None) -> LookUp:
         return self._vendor.look_up(call, since_epoch_s, until_epoch_s)
+
+    def shares_list(self, operation: str) -> bool:
+        return self._vendor.shares_list(operation)
+
+    def read_list(self, sought: Sought) -> Listing | Unreadable:
+        return self._vendor.read_list(sought)
 
     def retrieve(self, call: Call, receipt_id: str) -> LookUp:
         return self._vendor.retrieve(call, receipt_id)

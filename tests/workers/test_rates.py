@@ -12,6 +12,7 @@ import pytest
 from outbox.outcomes import NotSent
 from outbox.store.claims import Claimer
 from tests.workers.floor import PRODUCTION, READS, Floor, new_account, open_floor
+from vendors import stripe_lookup
 from vendors.sandbox.client import Sandbox
 from workers.flight import Flight
 from workers.recording import Recorder
@@ -183,6 +184,8 @@ def test_look_ups_count_and_take_what_sends_leave(floor: Floor) -> None:
     assert floor.statuses() == {"unknown": 4}
     floor.enqueue(20)
     assert floor.drain() == 16
+    # What no list shows for all: each is a look of its own.
+    floor.sql("UPDATE outbox.intents SET veto = 'stored_500' WHERE status = 'unknown'")
     # Nothing is left: one look goes all the same, and what it asks is owed.
     floor.advance(6)
     assert floor.look() == 1
@@ -199,11 +202,17 @@ def test_look_ups_count_and_take_what_sends_leave(floor: Floor) -> None:
     assert {floor.status(i) for i in lost} == {"succeeded"}
 
 
-def test_many_looks_stay_within_the_rate(floor: Floor) -> None:
+@pytest.mark.parametrize("together", [True, False])
+def test_many_looks_stay_within_the_rate(
+    floor: Floor, monkeypatch: pytest.MonkeyPatch, together: bool
+) -> None:
     """The requests of a look are several, and each takes its token."""
+    monkeypatch.setattr(stripe_lookup, "_PAGE_SIZE", 1 if together else 100)
     floor.sandbox.fault("lost_ack", account=floor.account, times=24)
     floor.enqueue(24)
     floor.drain()
+    if not together:
+        floor.sql("UPDATE outbox.intents SET veto = 'stored_500'")
     limit(floor, 20.0, burst=8)
     floor.advance(6)
     before = len(arrivals(floor))

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from outbox.contract import TooLate
+from outbox.contract import Sought, TooLate
 from outbox.outcomes import Absent, Found, NotSent, Receipt, Refused, Unreadable
+from vendors.registry import build
 from vendors.sandbox.client import Sandbox
 from vendors.suite import webhooks
 from vendors.suite.bench import Bench, Check
@@ -133,6 +134,27 @@ def look_up_that_fails_says_nothing(b: Bench) -> None:
         assert isinstance(seen, Unreadable), f"{fault}: came back as {seen}"
 
 
+def one_reading_looks_up_many(b: Bench) -> None:
+    """Each with its own object, the absent one absent; a page that fails is nobody's absence."""
+    landed = [b.landed() for _ in range(3)]
+    calls = [call for call, _ in landed] + [b.face.call(b.account)]
+    sought = replace(
+        Sought.of(calls[0], b.since(), None),
+        owners={str(call.intent_id): call.intent_id for call in calls},
+        keys={call.key.hex(): call.intent_id for call in calls},
+    )
+    listing = b.vendor.read_list(sought)
+    assert not isinstance(listing, Unreadable), f"came back as {listing}"
+    for call, receipt in landed:
+        seen = listing.look_up(call)
+        assert isinstance(seen, Found), f"came back as {seen}"
+        assert [r.receipt_id for r in seen.readings] == [receipt.reading.receipt_id]
+    assert isinstance(listing.look_up(calls[-1]), Absent), "it was never sent"
+    b.sandbox.fault("bad_gateway_before", account=b.account.name, endpoint="GET *")
+    failed = b.vendor.read_list(sought)
+    assert isinstance(failed, Unreadable), f"came back as {failed}"
+
+
 def retrieve_tells_own_from_foreign(b: Bench) -> None:
     call, landed = b.landed()
     _, other = b.landed()
@@ -210,6 +232,7 @@ def checks_of(face: Face) -> Mapping[str, Check]:
         ]
         named += [look_up_reads_every_page] if face.many is not None else []
         named += [look_up_that_lags_is_no_proof] if face.lag else []
+        named += [one_reading_looks_up_many] if _shares_list(face) else []
     else:
         named.append(what_cannot_be_read_is_never_absent)
     if contract.has_webhooks:
@@ -220,6 +243,14 @@ def checks_of(face: Face) -> Mapping[str, Check]:
         ]
         named += [webhooks.old_and_future_webhooks_are_refused] if face.stamps else []
     return found | {check.__name__.replace("_", " "): check for check in named}
+
+
+def _shares_list(face: Face) -> bool:
+    vendor = build(face.name, contract=face.contract, connect_s=5.0, read_s=5.0)
+    try:
+        return vendor.shares_list(face.operation)
+    finally:
+        vendor.close()
 
 
 def run(sandbox: Sandbox) -> Iterator[tuple[str, str, str]]:
