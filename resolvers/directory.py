@@ -12,9 +12,9 @@ from outbox.fingerprint import RULES
 from outbox.intent import gate_prefix
 from outbox.policy import Policy
 from outbox.settings import Settings
-from outbox.store.claims import Sendable
 from outbox.store.intents import Intent
 from outbox.store.rates import Meter
+from outbox.store.sendable import Sendable
 from vendors.registry import build
 
 

@@ -69,14 +69,14 @@ def claim_params(claimer: Claimer) -> dict[str, Any]:
     """The parameters of ``CLAIMS`` for the account of a claimer; of the metered ones, too, where
     the account has a rate."""
     (part,) = claimer._parts
-    return {**part.params, "limit": 64, "cursor": ""}
+    return {**part.params, "limit": 64, "cursor": "", "mark": _NOW}
 
 
 def claiming(params: Mapping[str, Any]) -> Mapping[str, Ask]:
     """Claims of accounts without a rate, and what is asked before them."""
     free = {n: sql for n, sql in CLAIMS.items() if not n.startswith("metered")}
     return {
-        "anything to claim": _explain(claims_sql.AHEAD, {}),
+        "anything to claim": _explain(claims_sql.AHEAD, {"mark": _NOW}),
         **{name: _explain(sql, params) for name, sql in free.items()},
     }
 
@@ -106,7 +106,7 @@ def due(vendor: str, account: str) -> Mapping[str, Ask]:
     place = Place(vendor, account, None, asked=False)
     at: dict[str, Any] = {"limit": 10, "hold_s": 1.0, "accounts": [prefix]}
     return {
-        "anything to claim": _explain(claims_sql.AHEAD),
+        "anything to claim": _explain(claims_sql.AHEAD, {"mark": _NOW}),
         "leases": lambda tx: doubt.expire_leases(tx, limit=10, look_in_s=1, max_crashes=3),
         "doubts": lambda tx: doubt.claim_doubts(tx, **at),
         "doubts of one list": lambda tx: neighbours.claim(

@@ -89,6 +89,7 @@ class Sender:
             return 0
         try:
             self._take_up_accounts()
+            self._claimer.forget_mark()
             return self._drain(self._policy.drain_budget_s if budget_s is None else budget_s)
         finally:
             self._busy.release()

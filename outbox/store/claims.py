@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, LiteralString
 from uuid import UUID
 
@@ -16,47 +17,14 @@ from psycopg import errors
 from psycopg.types.json import Jsonb
 
 from outbox.codec import readable
-from outbox.contract import Account
 from outbox.errors import Busy, Unreachable
 from outbox.fingerprint import RULES
-from outbox.intent import gate_prefix
 from outbox.store import claims_metered_sql, claims_sql
 from outbox.store.connection import Store
 from outbox.store.intents import Intent, as_intent
-from outbox.store.rates import Meter, open_buckets
-
-
-@dataclass(frozen=True, slots=True)
-class Sendable:
-    """One account this process can send for: its identity, its vendor's usable window (seconds
-    from the first send; None where no key is honoured), the operations it knows, and by what the
-    vendor knows a request of each again, by ``carried`` (empty where it is not given): rows that
-    were frozen otherwise are left alone."""
-
-    vendor: str
-    account: Account
-    window_s: float | None
-    operations: tuple[str, ...]
-    carries: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def meter(self) -> Meter | None:
-        """The account's rate; None where it has none."""
-        return Meter.of(self.vendor, self.account)
-
-    def as_json(self) -> dict[str, Any]:
-        """The row of the claim's ``known`` relation."""
-        return {
-            "vendor": self.vendor,
-            "account": self.account.name,
-            "prefix": gate_prefix(self.vendor, self.account.name),
-            "mode": self.account.mode,
-            "vendor_account": self.account.vendor_account,
-            "window_s": self.window_s,
-            "operations": {name: self.carries.get(name, "") for name in self.operations},
-            "rate": self.account.rate_per_s,
-            "burst": self.account.burst,
-        }
+from outbox.store.marks import Mark
+from outbox.store.rates import open_buckets
+from outbox.store.sendable import Sendable
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +40,7 @@ class _Ahead:
 # How many gates or lanes one statement walks, and how long a claim goes on from one to the next.
 _STEPS = 1000
 _PATIENCE_S = 1.0
+_NO_MARK = "-infinity"
 # What a claim tells beside the row's own columns.
 _BESIDE = ("probed", "stopped_at", "token_in_s")
 
@@ -100,7 +69,9 @@ class Claimer:
             # A row whose key is missing here is left alone, as one of an operation not known.
             "codecs": readable(store.codec),
             "steps": steps,
+            "mark": _NO_MARK,
         }
+        self._mark = Mark()
         self._meters = [meter for s in sendable if (meter := s.meter) is not None]
         self._are_open = not self._meters
         # Apart, so that a rate costs the accounts without one nothing.
@@ -120,19 +91,13 @@ class Claimer:
         accounts ``without``, as (vendor, account). Empty only after a whole scan, or one that took
         too long and goes on the next time. Raises ``Unreachable``; what was claimed before that is
         returned."""
-        ahead = self._look_ahead()
-        found: list[Intent] = []
-        slow: Busy | None = None
-        for part in self._parts:
-            try:
-                part.leave_out(without)
-                if len(found) < limit:
-                    found += part.claim(limit - len(found), ahead)
-            except Busy as error:
-                slow = error  # what cannot be read in time holds up nothing else
-            except Unreachable:
-                if not found:
-                    raise
+        # Accounts with a rate are claimed for a few rows at a time: they are looked at as a whole.
+        mark = None if self._meters else self._mark.low()
+        found, slow = self._claim_from(mark, limit, without)
+        if not found and mark is not None:
+            mark = None
+            found, slow = self._claim_from(mark, limit, without)
+        self._mark.took(found, whole=mark is None)
         waits = [part.token_in_s for part in self._parts if part.token_in_s is not None]
         self.token_in_s = min(waits, default=None)
         # A backlog of the one kind may fill each claim: the other kind goes first the next time.
@@ -141,9 +106,33 @@ class Claimer:
             raise slow
         return found
 
+    def forget_mark(self) -> None:
+        """The next claim looks at everything that may be due."""
+        self._mark.forget()
+
+    def _claim_from(
+        self, mark: datetime | None, limit: int, without: frozenset[tuple[str, str]]
+    ) -> tuple[list[Intent], Busy | None]:
+        """Rows due at ``mark`` or later (None: all), and what could not be read in time."""
+        ahead = self._look_ahead(mark)
+        found: list[Intent] = []
+        slow: Busy | None = None
+        for part in self._parts:
+            try:
+                part.leave_out(without)
+                part.mark = mark
+                if len(found) < limit:
+                    found += part.claim(limit - len(found), ahead)
+            except Busy as error:
+                slow = error  # what cannot be read in time holds up nothing else
+            except Unreachable:
+                if not found:
+                    raise
+        return found, slow
+
     def claim_alone(self) -> list[Intent]:
         """At most one row that lost its worker before; its process must hold nothing else."""
-        ahead = self._look_ahead()
+        ahead = self._look_ahead(None)
         found: list[Intent] = []
         for part in self._parts:
             part.leave_out(frozenset())
@@ -151,13 +140,13 @@ class Claimer:
                 found = part.claim_alone(ahead)
         return found
 
-    def _look_ahead(self) -> _Ahead:
+    def _look_ahead(self, mark: datetime | None) -> _Ahead:
         if not self._are_open:
             with self._store.transaction() as tx:
                 open_buckets(tx, self._meters)
             self._are_open = True
         with self._store.glance() as tx:
-            row = tx.one(claims_sql.AHEAD)
+            row = tx.one(claims_sql.AHEAD, {"mark": mark or _NO_MARK})
         assert row is not None
         return _Ahead(**row)
 
@@ -200,6 +189,7 @@ class _Part:
         self.params = params
         self.leave_out(frozenset())
         self._probes = probes
+        self.mark: datetime | None = None
         self._gate = ""
         self._lane = ""
         self._scans = [self._claim_lanes, self._claim_gates]
@@ -282,7 +272,8 @@ class _Part:
         self, sql: LiteralString, *, limit: int, cursor: str
     ) -> tuple[list[Intent], str | None]:
         with self._store.transaction(planned_once=True) as tx:
-            seen = tx.all(sql, {**self.params, "limit": limit, "cursor": cursor})
+            now = {"limit": limit, "cursor": cursor, "mark": self.mark or _NO_MARK}
+            seen = tx.all(sql, {**self.params, **now})
         stopped = seen[0]["stopped_at"] if seen else None
         if seen and "token_in_s" in seen[0]:
             self.token_in_s = seen[0]["token_in_s"]

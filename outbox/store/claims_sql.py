@@ -79,11 +79,14 @@ def walk(column: LiteralString, rows: LiteralString) -> LiteralString:
 
 
 READY = "status IN ('pending', 'retryable') AND lane IS NULL AND crashes = 0"
+# Above the low-water mark: below it lie the entries of rows that were claimed. As long as an old
+# snapshot of somebody's might see them, no vacuum and no scan may remove them.
+_ABOVE_MARK = f"{READY} AND due_at >= %(mark)s::timestamptz"
 LANED = "lane IS NOT NULL AND settled_at IS NULL"
 
 # Inside a gate nothing is joined: a join would read and sort all of the backlog for each batch,
 # where the index hands out the first rows in order.
-_GATES = f"""{walk("gate", READY)}
+_GATES = f"""{walk("gate", _ABOVE_MARK)}
 , open_gates AS (
     SELECT w.place AS gate, k.*,
         EXISTS (SELECT FROM probing p WHERE starts_with(w.place, p.gate_prefix)) AS probe
@@ -93,7 +96,8 @@ _GATES = f"""{walk("gate", READY)}
     SELECT r.id, r.gate FROM open_gates k CROSS JOIN LATERAL (
         SELECT i.id, i.gate FROM outbox.intents i
         WHERE i.status IN ('pending', 'retryable') AND i.lane IS NULL AND i.crashes = 0
-        AND i.gate = k.gate AND i.due_at <= outbox.clock() AND {ROW_MAY} AND {IS_FREE}
+        AND i.gate = k.gate AND i.due_at <= outbox.clock() AND i.due_at >= %(mark)s::timestamptz
+        AND {ROW_MAY} AND {IS_FREE}
         ORDER BY i.due_at, i.seq LIMIT CASE WHEN k.probe THEN 1 ELSE %(limit)s END
         FOR UPDATE OF i SKIP LOCKED) r
     LIMIT %(limit)s
@@ -193,7 +197,7 @@ SOLO = {p: claim(_KNOWN, ALONE, _ALONE_END, probing=p) for p in (False, True)}
 AHEAD: LiteralString = """
 SELECT EXISTS (SELECT FROM outbox.intents WHERE lane IS NOT NULL AND settled_at IS NULL) AS lanes,
     EXISTS (SELECT FROM outbox.intents WHERE status IN ('pending', 'retryable') AND lane IS NULL
-            AND crashes = 0) AS gates,
+            AND crashes = 0 AND due_at >= %(mark)s::timestamptz) AS gates,
     EXISTS (SELECT FROM outbox.intents WHERE status IN ('pending', 'retryable') AND crashes > 0
             AND due_at <= outbox.clock()) AS crashed,
     EXISTS (SELECT FROM outbox.switches WHERE kind = 'breaker' AND probe_at <= outbox.clock())

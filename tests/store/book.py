@@ -20,9 +20,10 @@ from outbox.contracts import CONTRACTS
 from outbox.outcomes import Business, Reading, Receipt, Standing
 from outbox.policy import Policy
 from outbox.store import intents
-from outbox.store.claims import Claimer, Sendable
+from outbox.store.claims import Claimer
 from outbox.store.connection import Store
 from outbox.store.intents import Intent
+from outbox.store.sendable import Sendable
 from outbox.testing import settable_clock
 from tests.statements import Statements
 
