@@ -20,6 +20,7 @@ import redis
 from outbox import Settings
 from outbox.schema import upgrade
 from outbox.settings import process_environment
+from resolvers.health import periods_s
 from tests.bench import vendor
 from tests.bench.effects import Ledger, duplicates
 from tests.bench.programs import START_S, Child, ended, last_line, left_s, wait_until
@@ -81,16 +82,19 @@ class Place:
 
     @contextmanager
     def workers(self, count: int = 1) -> Iterator[list[Child]]:
-        """So many `outbox worker`, all of whose children have looked at the database. What the
-        block puts into the list in their stead is stopped too."""
+        """So many `outbox worker`, all of whose children have looked at the database and whose jobs
+        have run once, for doctor asks for each. What the block puts into the list in their stead is
+        stopped too."""
         children = [self.worker() for _ in range(count)]
         try:
             for child in children:
                 child.wait_until_ready(self.limit_s(START_S))
-            least = count * self.settings.policy.children
-            wait_until(
-                lambda: self._sessions() >= least, self.limit_s(START_S), "workers at the database"
-            )
+            least, roles = count * self.settings.policy.children, set(periods_s(self.settings))
+
+            def are_up() -> bool:
+                return self._sessions() >= least and roles <= self._roles()
+
+            wait_until(are_up, self.limit_s(START_S), "workers at the database")
             yield children
         finally:
             for child in children:
@@ -103,6 +107,9 @@ class Place:
     def _sessions(self) -> int:
         (row,) = self.sql(_SESSIONS)
         return int(row["n"])
+
+    def _roles(self) -> set[str]:
+        return {str(row["role"]) for row in self.sql("SELECT role FROM outbox.heartbeats")}
 
     def run(self, module: str, *arguments: str) -> dict[str, Any]:
         """A module of ours to its end, in a process of its own; the JSON of its last line."""
