@@ -122,7 +122,7 @@ ROWS = (
         "outage-settle",
         "rows in doubt settled by look-ups",
         "the bare SDK reads the same lists",
-        12.0,
+        40.0,
         "s",
         "at most",
     ),
