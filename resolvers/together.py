@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -11,7 +12,7 @@ from uuid import UUID
 from outbox.contract import VendorContract
 from outbox.errors import Unreachable
 from outbox.outcomes import LookUp, Unreadable
-from outbox.store import intents, neighbours
+from outbox.store import intents, neighbours, switches
 from outbox.store.connection import Store
 from outbox.store.intents import Intent
 from outbox.store.neighbours import Held, Kin
@@ -46,12 +47,12 @@ class Looking:
         self._directory = directory
         self.reads = Reads(store, directory, watchdog)
         self._resolving = Resolving(store, directory)
-        self._stopping = False
+        self._stopping = threading.Event()
 
     def stop(self) -> None:
         """What is not decided yet is left to the end of its hold: many rows take longer than a
         process may that was told to end."""
-        self._stopping = True
+        self._stopping.set()
 
     def span_of(self, contract: VendorContract, row: Held) -> Span:
         """The stretch of the vendor's time that a row's look reads."""
@@ -84,7 +85,7 @@ class Looking:
         failed: Exception | None = None
         stretches = windows(unit.held, lambda row: self.span_of(contract, row))
         for number, window in enumerate(stretches):
-            if self._stopping:
+            if self._stopping.is_set():
                 return
             try:
                 self._window(unit, window, contract, hold, is_paid=number == 0)
@@ -111,9 +112,10 @@ class Looking:
             self._pause(unit.kin, {window.rows[0].id: listing})
         failed: Exception | None = None
         for piece in neighbours.pieces(window.rows, _PIECE):
-            if self._stopping:
+            if self._stopping.is_set():
                 break
             hold.on()
+            began = time.monotonic()
             with self._store.transaction() as tx:
                 rows = neighbours.read(tx, piece)
             seen = {row.id: self.reads.shown(row, listing, began_at) for row in rows}
@@ -126,8 +128,17 @@ class Looking:
             except Exception as error:
                 failed = error
             hold.ended(piece)
+            self._give_way(time.monotonic() - began)
         if failed is not None:
             raise failed
+
+    def _give_way(self, took_s: float) -> None:
+        """After each piece, where something waits to be sent: as long as the piece took. Sends want
+        the database and the processor too, and what is in doubt has waited for its vendor."""
+        with self._store.transaction() as tx:
+            is_due = switches.anything_due(tx)
+        if is_due:
+            self._stopping.wait(took_s)
 
     def _pause(self, kin: Kin, seen: Mapping[UUID, LookUp]) -> None:
         """Once, where reads were refused: the account waits for a person."""

@@ -163,3 +163,20 @@ def test_rows_of_a_resolver_that_died_are_looked_at_by_another(floor: Floor) -> 
     floor.advance(floor.settings.policy.look_hold_s())
     assert floor.look() == 20
     assert floor.statuses() == {"succeeded": 20}
+
+
+@pytest.mark.parametrize("waiting", [True, False])
+def test_where_something_is_to_be_sent_each_piece_is_followed_by_a_rest(
+    floor: Floor, monkeypatch: pytest.MonkeyPatch, waiting: bool
+) -> None:
+    monkeypatch.setattr(together, "_PIECE", 10)
+    lose(floor, 40)
+    if waiting:
+        floor.enqueue(1)
+    floor.advance(BACK_IN_S)
+    rests: list[float] = []
+    stopping = floor.looker._looking._stopping
+    monkeypatch.setattr(stopping, "wait", rests.append)
+    assert floor.look() == 40
+    assert len(rests) == (4 if waiting else 0)
+    assert all(rest > 0 for rest in rests)
