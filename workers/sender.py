@@ -23,7 +23,7 @@ from workers.calling import Caller
 from workers.flight import Flight, Results
 from workers.means import Means
 from workers.pace import Pace
-from workers.places import LOOK_S, Places, Room
+from workers.places import Places, Room
 from workers.recording import Recorder, Result
 
 _RECORD_AGAIN_S = 0.5
@@ -35,7 +35,6 @@ _HELD_FIRST_S = 0.005
 STOP_SLACK_S = 2.5
 # How soon a drain that waits for answers sees that it shall stop, or claim again.
 _WAIT_S = 0.25
-_LEAST_WAIT_S = 0.01
 _GATHER_STEP_S = 0.001
 
 
@@ -102,7 +101,7 @@ class Sender:
         """How soon the next drain should begin: at the next tick, or sooner where rows waited for
         a token of their account's rate in the last one. Said once, for a row may have gone."""
         token_in_s, self._token_in_s = self._token_in_s, None
-        return self._tick_or(token_in_s)
+        return self._pace.tick_s(token_in_s)
 
     def close(self) -> None:
         """Ends the threads; nothing may be in flight."""
@@ -132,15 +131,20 @@ class Sender:
             may_claim = self._may_claim(now, end, room) and away is None
             count, most = 0, min(self._policy.batch, room.limit)
             try:
-                is_time = now >= next_claim or (not self._places.held and not emptied)
-                if may_claim and is_time and self._pace.is_worth(room.limit, self._places.waiting):
+                if (
+                    may_claim
+                    and now >= next_claim
+                    and self._pace.is_worth(room.limit, self._places.waiting)
+                ):
                     count = self._claim(most, room)
                     claimed += count
                     # What is due for a full account is not seen.
                     emptied = count == 0 and not room.full
                     self._token_in_s = self._claimer.token_in_s
-                    # After an empty claim the tick's pace is enough while calls are in the air.
-                    next_claim = 0.0 if count else now + self._pace_s(room)
+                    wait_s = self._pace.next_claim_s(
+                        count, most, self._token_in_s, is_full=bool(room.full)
+                    )
+                    next_claim = time.monotonic() + wait_s
                 if self._is_idle() and (emptied or not may_claim):
                     # At the end of a budget too, or a steady load would keep such rows waiting.
                     alone = 0 if self._stopping() or away else self._claim_alone()
@@ -157,6 +161,8 @@ class Sender:
             if any(flight.intent.lane is not None for flight, _ in ended):
                 # Whoever waited behind it in its lane may go now.
                 emptied, next_claim = False, 0.0
+            if not self._places.held and not emptied:
+                self._means.pause(min(max(next_claim - time.monotonic(), 0.0), _WAIT_S))
         if away is not None:
             raise away
         if not emptied and not self._stopping():
@@ -169,14 +175,6 @@ class Sender:
         if self._stopping():
             return False
         return now < end or (bool(room.full) and now < end + self._policy.call_deadline_s)
-
-    def _pace_s(self, room: Room) -> float:
-        tick_s = self._tick_or(self._token_in_s)
-        return min(tick_s, LOOK_S) if room.full else tick_s
-
-    def _tick_or(self, token_in_s: float | None) -> float:
-        tick_s = self._policy.tick_drain_s
-        return tick_s if token_in_s is None else min(max(token_in_s, _LEAST_WAIT_S), tick_s)
 
     def _is_idle(self) -> bool:
         """Nothing is left to wait for. What somebody has in hand is left to the next drain, and
@@ -201,7 +199,8 @@ class Sender:
 
     def _claim(self, most: int, room: Room) -> int:
         began = self._means.since_boot_s()
-        rows = self._claimer.claim(most, without=room.full)
+        with self._pace.claiming():
+            rows = self._claimer.claim(most, without=room.full)
         # A drain ends only on a claim that was empty after the bell was taken down. While it finds
         # rows the bell stays up, and nobody who commits another one sends a message for it.
         if not rows and self._bell.answer():
