@@ -17,6 +17,8 @@ LEDGER = frozenset({"intents", "attempts", "settlements", "deliveries", "events"
 # The newest 20,000 are all of a small table, and to read it whole is best. What is seen with these
 # is whether there is another way; without them the plans are of a table that is large itself.
 AS_IF_LARGE = ("enable_seqscan = off", "enable_hashjoin = off", "enable_mergejoin = off")
+# As where a join of whole tables seems cheapest; what asks for one row at a time stays as it is.
+AS_IF_JOINED = ("enable_nestloop = off",)
 # Hold (nearly) every row of their table: without a condition they are as long as it is.
 _WHOLE = frozenset(
     {
@@ -107,6 +109,16 @@ def read_whole(plans: Any, *, some_of_it: bool = False) -> set[str]:
 def indexes(plans: Any) -> set[str]:
     """The indexes that the plans read."""
     return {node["Index Name"] for node, _ in _nodes(plans, False) if "Index Name" in node}
+
+
+def joined(plans: Any) -> set[str]:
+    """The ledger's tables that a join reads without a row to look for: hashed, or merged."""
+    found: set[str] = set()
+    for node, _ in _nodes(plans, False):
+        if node["Node Type"] in ("Hash", "Merge Join"):
+            below = (each for each, _ in _nodes(node["Plans"], False))
+            found |= {each["Relation Name"] for each in below if "Relation Name" in each}
+    return found & LEDGER
 
 
 def _reads_all(node: dict[str, Any], is_bounded: bool) -> bool:

@@ -55,8 +55,9 @@ def places(tx: Transaction, since: datetime) -> list[Place]:
             AND CASE s.kind WHEN 'pause' THEN 'paused' ELSE s.kind END = ANY(e.reasons)) AS asked
         FROM place p LEFT JOIN LATERAL (
             SELECT s.holder, s.kind FROM {CLOSED_BY.format(gate="p.gate")} LIMIT 1) s ON true
-        WHERE EXISTS (SELECT FROM outbox.intents i WHERE {WAITS}
-            AND i.vendor = p.vendor AND i.account = p.account AND i.escalate_at <= %(since)s)
+        WHERE (SELECT true FROM outbox.intents i WHERE {WAITS}
+            AND i.vendor = p.vendor AND i.account = p.account AND i.escalate_at <= %(since)s
+            LIMIT 1)
         """,
         {"since": since},
     )

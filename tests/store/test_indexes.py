@@ -16,7 +16,14 @@ from outbox.store import claims_sql, retention, vitals
 from outbox.store.retention import Piece
 from resolvers.directory import Directory
 from tests import reads
-from tests.plans import AS_IF_LARGE, explained, indexes, read_whole
+from tests.plans import (
+    AS_IF_JOINED,
+    AS_IF_LARGE,
+    explained,
+    indexes,
+    joined,
+    read_whole,
+)
 from tests.statements import copied
 from tests.store.book import ACCOUNT, CHARGE, LANED, SCOPE, Book, charge, open_book
 
@@ -129,6 +136,11 @@ def test_the_doctor_reads_what_is_unsettled_and_the_newest_of_the_rest(crowded: 
     }
     assert {name for name in plans if read_whole(plans[name], some_of_it=True)} == EVERY_ROW
     assert sum(map(bool, plans.values())) > 40
+
+
+def test_an_overdue_account_is_found_without_a_join_of_all_its_rows(crowded: Book) -> None:
+    plans = explained(crowded.url, DUE["overdue accounts"], settings=AS_IF_JOINED)
+    assert joined(plans) == set()
 
 
 @pytest.mark.parametrize(
