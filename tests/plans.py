@@ -19,6 +19,13 @@ LEDGER = frozenset({"intents", "attempts", "settlements", "deliveries", "events"
 AS_IF_LARGE = ("enable_seqscan = off", "enable_hashjoin = off", "enable_mergejoin = off")
 # As where a join of whole tables seems cheapest; what asks for one row at a time stays as it is.
 AS_IF_JOINED = ("enable_nestloop = off",)
+# As where the rows that are looked for seem to be everywhere: only an order leads to an index.
+AS_IF_EVERYWHERE = (
+    "enable_indexscan = off",
+    "enable_indexonlyscan = off",
+    "enable_bitmapscan = off",
+    "enable_sort = off",
+)
 # Hold (nearly) every row of their table: without a condition they are as long as it is.
 _WHOLE = frozenset(
     {

@@ -17,6 +17,11 @@ NEWEST = 20_000
 OF_SEEN: LiteralString = f"""(
     SELECT * FROM outbox.intents WHERE settled_at IS NULL UNION ALL
     (SELECT * FROM outbox.intents WHERE settled_at IS NOT NULL ORDER BY seq DESC LIMIT {NEWEST}))"""
+# In the order of their index: without one a LIMIT is served by the first of the whole table, and
+# what is unsettled lies at its end.
+CLAIMED: LiteralString = f"""(SELECT id, vendor, status, lease_no, doubt FROM outbox.intents
+    WHERE settled_at IS NULL AND lease_no > 0
+    ORDER BY vendor, account, created_at LIMIT {NEWEST})"""
 SEEN = f"of the unsettled intents and the newest {NEWEST} settled ones"
 _UNSETTLED = "of the unsettled intents"
 # A row ``i`` that can be read and reckoned with, of what an agent's login may write. The schema
@@ -123,8 +128,7 @@ OF_INTENTS = (
         "doubt_below_lost_attempts",
         6,
         f"of at most {NEWEST} unsettled intents",
-        f"""SELECT i.id::text AS id FROM (SELECT id, vendor, doubt FROM outbox.intents
-            WHERE settled_at IS NULL AND lease_no > 0 LIMIT {NEWEST}) i
+        f"""SELECT i.id::text AS id FROM {CLAIMED} i
         WHERE doubt < (SELECT count(DISTINCT a.lease_no) FROM outbox.attempts a
             WHERE a.intent_id = i.id AND a.outcome IN ('lost', 'lease_expired')
             AND NOT EXISTS (SELECT FROM outbox.attempts b WHERE b.intent_id = i.id
@@ -230,8 +234,7 @@ OF_INTENTS = (
         "attempt_without_a_record",
         11,
         f"of at most {NEWEST} unsettled intents",
-        f"""SELECT i.id::text AS id FROM (SELECT id, status, lease_no FROM outbox.intents
-            WHERE settled_at IS NULL AND lease_no > 0 LIMIT {NEWEST}) i
+        f"""SELECT i.id::text AS id FROM {CLAIMED} i
         WHERE lease_no - (status = 'in_flight')::integer > (
             SELECT count(DISTINCT a.lease_no) FROM outbox.attempts a WHERE a.intent_id = i.id)""",
     ),

@@ -17,8 +17,10 @@ from outbox.store.retention import Piece
 from resolvers.directory import Directory
 from tests import reads
 from tests.plans import (
+    AS_IF_EVERYWHERE,
     AS_IF_JOINED,
     AS_IF_LARGE,
+    Ask,
     explained,
     indexes,
     joined,
@@ -97,6 +99,10 @@ def _claim_params(book: Book) -> Mapping[str, Any]:
     return reads.claim_params(book.claimer(reads.metered(ACCOUNT)))
 
 
+def _question(book: Book, name: str) -> Ask:
+    return reads.doctor(Directory.of(book.settings))[name]
+
+
 DUE = reads.due("stripe", "default")
 LISTS = reads.lists("stripe", "default")
 ENQUEUEING = reads.enqueueing(draft(CHARGE, SCOPE, charge("in_none")))
@@ -136,6 +142,22 @@ def test_the_doctor_reads_what_is_unsettled_and_the_newest_of_the_rest(crowded: 
     }
     assert {name for name in plans if read_whole(plans[name], some_of_it=True)} == EVERY_ROW
     assert sum(map(bool, plans.values())) > 40
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "doubt_below_lost_attempts",
+        "attempt_without_a_record",
+    ],
+)
+def test_the_doctor_finds_some_of_the_unsettled_rows_without_a_search_for_them(
+    crowded: Book, name: str
+) -> None:
+    """They lie at the end of the table, behind all that is settled."""
+    plans = explained(crowded.url, _question(crowded, name), settings=AS_IF_EVERYWHERE)
+    assert "intents" not in read_whole(plans, some_of_it=True)
+    assert "intents_unsettled" in indexes(plans)
 
 
 def test_an_overdue_account_is_found_without_a_join_of_all_its_rows(crowded: Book) -> None:
