@@ -219,9 +219,9 @@ OF_INTENTS = (
         SEEN,
         f"""SELECT i.id::text AS id FROM {OF_SEEN} i WHERE i.status = 'succeeded'
         AND i.operation = ANY(%(marked)s) AND NOT starts_with(i.receipt_id, 'verdict:')
-        AND EXISTS (SELECT FROM outbox.intents o WHERE o.vendor = i.vendor
+        AND (SELECT true FROM outbox.intents o WHERE o.vendor = i.vendor
             AND o.account = i.account AND o.receipt_id = i.receipt_id AND o.id <> i.id
-            AND o.status = 'succeeded' AND o.operation = ANY(%(marked)s))""",
+            AND o.status = 'succeeded' AND o.operation = ANY(%(marked)s) LIMIT 1)""",
     ),
     Invariant(
         "unsettled_without_request",

@@ -147,6 +147,20 @@ def test_the_doctor_reads_what_is_unsettled_and_the_newest_of_the_rest(crowded: 
 @pytest.mark.parametrize(
     "name",
     [
+        "two_intents_with_one_receipt",
+    ],
+)
+def test_the_doctor_looks_for_what_is_beside_a_row_and_joins_no_table_to_it(
+    crowded: Book, name: str
+) -> None:
+    """Beside ten million rows a hash of them takes longer than a question may."""
+    plans = explained(crowded.url, _question(crowded, name), settings=AS_IF_JOINED)
+    assert joined(plans) == set()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
         "doubt_below_lost_attempts",
         "attempt_without_a_record",
     ],
