@@ -13,10 +13,12 @@ from typing import LiteralString
 from outbox.store.lanes import head_of
 
 NEWEST = 20_000
+_SETTLED: LiteralString = f"""(SELECT * FROM outbox.intents WHERE settled_at IS NOT NULL
+    ORDER BY seq DESC LIMIT {NEWEST})"""
 # The rows that anything can still happen to, and the last that something happened to.
 OF_SEEN: LiteralString = f"""(
     SELECT * FROM outbox.intents WHERE settled_at IS NULL UNION ALL
-    (SELECT * FROM outbox.intents WHERE settled_at IS NOT NULL ORDER BY seq DESC LIMIT {NEWEST}))"""
+    {_SETTLED})"""
 # In the order of their index: without one a LIMIT is served by the first of the whole table, and
 # what is unsettled lies at its end.
 CLAIMED: LiteralString = f"""(SELECT id, vendor, status, lease_no, doubt FROM outbox.intents
@@ -241,9 +243,9 @@ OF_INTENTS = (
     Invariant(
         "settled_without_settlement",
         11,
-        SEEN,
-        f"""SELECT i.id::text AS id FROM {OF_SEEN} i WHERE i.settled_at IS NOT NULL
-        AND NOT EXISTS (SELECT FROM outbox.settlements s WHERE s.intent_id = i.id)""",
+        f"of the newest {NEWEST} settled intents",
+        f"""SELECT i.id::text AS id FROM {_SETTLED} i
+        WHERE (SELECT true FROM outbox.settlements s WHERE s.intent_id = i.id LIMIT 1) IS NULL""",
     ),
     Invariant(
         "time_ahead_of_the_clock",

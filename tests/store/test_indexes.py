@@ -148,6 +148,7 @@ def test_the_doctor_reads_what_is_unsettled_and_the_newest_of_the_rest(crowded: 
     "name",
     [
         "two_intents_with_one_receipt",
+        "settled_without_settlement",
     ],
 )
 def test_the_doctor_looks_for_what_is_beside_a_row_and_joins_no_table_to_it(
