@@ -128,6 +128,14 @@ def joined(plans: Any) -> set[str]:
     return found & LEDGER
 
 
+def first_sorted_by(plans: Any) -> set[str]:
+    """The first column of each sort, without its table."""
+    return {
+        node["Sort Key"][0].rpartition(".")[2] for node, _ in _nodes(plans, False)
+        if "Sort Key" in node
+    }  # fmt: skip
+
+
 def _reads_all(node: dict[str, Any], is_bounded: bool) -> bool:
     kind = node["Node Type"]
     if kind == "Seq Scan":

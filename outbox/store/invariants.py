@@ -265,9 +265,9 @@ OF_INTENTS = (
         "two_untold_twins",
         13,
         SEEN,
-        f"""SELECT id FROM (SELECT i.id::text AS id, count(*) OVER (
-            PARTITION BY tenant, vendor, account, run_id, tool, fingerprint) AS n FROM {OF_SEEN} i
-            WHERE told_at IS NULL AND occurrence = 0 AND supersedes IS NULL) t WHERE n > 1""",
+        f"""SELECT unnest(ids)::text AS id FROM (SELECT array_agg(id) AS ids FROM {OF_SEEN} i
+            WHERE told_at IS NULL AND occurrence = 0 AND supersedes IS NULL
+            GROUP BY fingerprint, tenant, vendor, account, run_id, tool HAVING count(*) > 1) t""",
     ),
     # What rightly waits is left out: a closed gate, a place in a lane, a veto, another release's.
     Invariant(

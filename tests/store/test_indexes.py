@@ -22,6 +22,7 @@ from tests.plans import (
     AS_IF_LARGE,
     Ask,
     explained,
+    first_sorted_by,
     indexes,
     joined,
     read_whole,
@@ -173,6 +174,14 @@ def test_the_doctor_finds_some_of_the_unsettled_rows_without_a_search_for_them(
     plans = explained(crowded.url, _question(crowded, name), settings=AS_IF_EVERYWHERE)
     assert "intents" not in read_whole(plans, some_of_it=True)
     assert "intents_unsettled" in indexes(plans)
+
+
+def test_the_doctor_compares_twins_by_what_differs_first(crowded: Book) -> None:
+    """A million tenants' names are equal, and their fingerprints are not."""
+    ask = _question(crowded, "two_untold_twins")
+    keys = first_sorted_by(explained(crowded.url, ask, settings=["enable_hashagg = off"]))
+    assert "fingerprint" in keys
+    assert "tenant" not in keys
 
 
 def test_an_overdue_account_is_found_without_a_join_of_all_its_rows(crowded: Book) -> None:
