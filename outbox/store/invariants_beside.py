@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import LiteralString
 
-from outbox.store.invariants import NEWEST, OF_SEEN, SEEN, Invariant
+from outbox.store.invariants import CLAIMED, NEWEST, OF_SEEN, SEEN, Invariant
 
 _ATTEMPTS: LiteralString = f"(SELECT * FROM outbox.attempts ORDER BY id DESC LIMIT {NEWEST})"
 _SETTLEMENTS: LiteralString = f"(SELECT * FROM outbox.settlements ORDER BY id DESC LIMIT {NEWEST})"
@@ -38,10 +38,12 @@ BESIDE = (
     Invariant(
         "evidence_of_undecided_gone",
         11,
-        "of the events that joined unsettled intents",
-        """SELECT DISTINCT i.id::text AS id FROM outbox.intents i
-        JOIN outbox.webhook_inbox w ON w.intent_id = i.id
-        WHERE i.settled_at IS NULL AND w.body IS NULL""",
+        f"of the events of at most {NEWEST} unsettled intents, and of {NEWEST} claimed ones",
+        f"""SELECT i.id::text AS id FROM (SELECT id FROM {CLAIMED} c UNION
+            (SELECT id FROM outbox.intents WHERE settled_at IS NULL
+            ORDER BY vendor, account, created_at LIMIT {NEWEST})) i
+        CROSS JOIN LATERAL (SELECT FROM outbox.webhook_inbox w
+            WHERE w.intent_id = i.id AND w.body IS NULL LIMIT 1) w""",
     ),
     Invariant(
         "sent_without_a_claim",

@@ -150,6 +150,7 @@ def test_the_doctor_reads_what_is_unsettled_and_the_newest_of_the_rest(crowded: 
     [
         "two_intents_with_one_receipt",
         "settled_without_settlement",
+        "evidence_of_undecided_gone",
     ],
 )
 def test_the_doctor_looks_for_what_is_beside_a_row_and_joins_no_table_to_it(
@@ -165,6 +166,7 @@ def test_the_doctor_looks_for_what_is_beside_a_row_and_joins_no_table_to_it(
     [
         "doubt_below_lost_attempts",
         "attempt_without_a_record",
+        "evidence_of_undecided_gone",
     ],
 )
 def test_the_doctor_finds_some_of_the_unsettled_rows_without_a_search_for_them(
