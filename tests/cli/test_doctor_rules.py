@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from outbox.store.invariants import OF_INTENTS
+from outbox.store.invariants import NEWEST, OF_INTENTS
 from outbox.store.invariants_beside import BESIDE, GUARDS
 from tests.cli.corruptions import CORRUPTIONS, ONE_HOUR, UNGUARDED, Corruption
 from tests.cli.desk import Desk
 from tests.cli.test_doctor import found, make_healthy
+from tests.statements import copied
 
 
 @pytest.fixture
@@ -74,6 +75,40 @@ def test_a_sealed_request_that_was_changed_is_found(desk: Desk, ids: dict[str, A
     wrong = found(desk, OUTBOX_CODEC_KEYS=f"k1:{key}")
     assert wrong["sealed_request_not_as_hashed"] == (1, [str(ids["doubtful"])])
     assert "values_sealed" not in wrong
+
+
+def test_emptied_evidence_is_found_behind_a_backlog_of_more_than_is_looked_at(
+    desk: Desk, ids: dict[str, Any]
+) -> None:
+    """Of the row in doubt behind all of it, and of the one that was never sent before all of it."""
+    for of in ("doubtful", "fresh"):
+        event = desk.keep(f"evt_{of}", "joined", body=None)
+        joins = "UPDATE outbox.webhook_inbox SET intent_id = %(of)s WHERE id = %(event)s"
+        desk.sql(joins, {"of": ids[of], "event": event})
+    assert found(desk)["evidence_of_undecided_gone"][0] == 2
+    made = {
+        "key": "sha256(n::text::bytea)",
+        "fingerprint": "sha256(n::text::bytea)",
+        "created_at": f"i.created_at + {ONE_HOUR}",
+    }
+    desk.sql(
+        f"UPDATE outbox.intents SET created_at = created_at - 2 * {ONE_HOUR} WHERE id = %(fresh)s",
+        ids,
+    )
+    copied(desk.sql, NEWEST, made, of=ids["fresh"])
+    named = sorted((str(ids["doubtful"]), str(ids["fresh"])))
+    assert found(desk)["evidence_of_undecided_gone"] == (2, named)
+
+
+def test_each_of_three_twins_is_counted_and_named(desk: Desk, ids: dict[str, Any]) -> None:
+    for n in range(2):
+        copied(desk.sql, 1, {"key": f"sha256('{n}')"}, of=ids["fresh"])
+    twins = desk.sql(
+        "SELECT i.id FROM outbox.intents i JOIN outbox.intents f USING (fingerprint) "
+        "WHERE f.id = %(fresh)s",
+        ids,
+    )
+    assert found(desk)["two_untold_twins"] == (3, sorted(str(row["id"]) for row in twins))
 
 
 def test_doubt_that_is_settled_and_still_asked_is_found(desk: Desk, ids: dict[str, Any]) -> None:
