@@ -108,10 +108,9 @@ MUTANTS = (
     one(
         "the claim is not committed before the call",
         "outbox.store.claims",
-        "        with self._store.transaction(planned_once=True) as tx:\n"
-        "            seen = tx.all(sql,",
+        "        with self._store.transaction(planned_once=True) as tx:\n            now = {",
         "        self._kept = self._store.transaction()\n        tx = self._kept.__enter__()\n"
-        "        if True:\n            seen = tx.all(sql,",
+        "        if True:\n            now = {",
         scenarios=("keys",),
         timelines=("keys: wire of A#1=answered",),
     ),

@@ -79,8 +79,10 @@ BESIDE = (
         "the time to start begins after the claim",
         "workers.sender",
         "        began = self._means.since_boot_s()\n"
-        "        rows = self._claimer.claim(most, without=room.full)\n",
-        "        rows = self._claimer.claim(most, without=room.full)\n"
+        "        with self._pace.claiming():\n"
+        "            rows = self._claimer.claim(most, without=room.full)\n",
+        "        with self._pace.claiming():\n"
+        "            rows = self._claimer.claim(most, without=room.full)\n"
         "        began = self._means.since_boot_s()\n",
         scenarios=("keys",),
         timelines=("keys: A commits#2=5",),
@@ -93,7 +95,7 @@ BESIDE = (
         scenarios=("keys",),
         timelines=(
             "keys: wire of A#1=worker_killed_before; time#1=past_the_lease; time#2=a_minute; "
-            "A commits#12=5",
+            "A commits#13=5",
         ),
     ),
     one(
