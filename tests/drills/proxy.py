@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Self
 
+from tests.prepared import Prepared
+
 _PIECE = 65536
 # What was said of a transaction is kept no longer than its statements can be.
 _MOST_SAID = 4 * 1024 * 1024
@@ -231,10 +233,10 @@ class Proxy:
         return server
 
     def _forth(self, line: _Line) -> None:
-        said = b""
+        said, prepared = b"", Prepared()
         with contextlib.suppress(OSError):
             while data := line.client.recv(self._piece):
-                said = (said + data)[-_MOST_SAID:]
+                said = (said + prepared.heard(data))[-_MOST_SAID:]
                 gate = self._gate(said, data)
                 if gate is not None and gate.held == "answers":
                     line.answer_gate = gate

@@ -134,4 +134,5 @@ def test_two_workers_and_two_beats_side_by_side_do_no_harm(works: Works) -> None
             for r in works.sandbox.requests(account)
             if r["method"] == "GET" and r["path"] == "/v1/payment_intents"
         ]
-        assert len(looks) == len(ids)
+        # One reading shows many rows, and nobody reads for a row that somebody has in hand.
+        assert 1 <= len(looks) <= len(ids)

@@ -8,6 +8,8 @@ import threading
 from pathlib import Path
 from typing import Self
 
+from tests.prepared import Prepared
+
 _COMMIT = b"COMMIT"
 CLAIM = b"lease_token = gen_random_uuid()"
 RECORD = b"WITH ended AS"
@@ -69,12 +71,12 @@ class PostgresProxy:
 
     def _forward(self, client: socket.socket, server: socket.socket) -> None:
         """From our pool to Postgres."""
-        said = b""
+        said, prepared = b"", Prepared()
         with contextlib.suppress(OSError):
             while data := client.recv(65536):
                 if client in self._silent:
                     continue
-                said += data
+                said += prepared.heard(data)
                 commits = _COMMIT in data and self.what in said
                 if _COMMIT in data:
                     said = b""
