@@ -3,7 +3,6 @@ each may be lost, late or doubled, because the row is the work and every job cla
 
 from __future__ import annotations
 
-import gc
 import logging
 import mmap
 import os
@@ -247,10 +246,6 @@ def _run_celery(child: Child) -> int:
         optimization="fair",
         quiet=True,
     )
-    # What is imported stays: no collection walks it again, and none of a child's copies the pages
-    # that it shares with its parent.
-    gc.collect()
-    gc.freeze()
     try:
         worker.start()
     except Exception as error:
