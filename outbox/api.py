@@ -176,9 +176,9 @@ class Outbox:
         yield from self._admit(drafts)
         fresh = yield from enqueueing.insert_many(drafts)
         answers = {n: answer_of(row, notes=drafts[n].notes) for n, row in fresh.items()}
-        for position in sorted(range(len(drafts)), key=lambda n: enqueueing.lock_order(drafts[n])):
-            if position not in answers:
-                answers[position] = yield from self._steps(drafts[position])
+        rest = set(range(len(drafts))) - answers.keys()
+        for position in enqueueing.in_lock_order(drafts, rest):
+            answers[position] = yield from self._steps(drafts[position])
         return [answers[n] for n in range(len(drafts))]
 
     def _steps(self, made: Draft) -> Steps:

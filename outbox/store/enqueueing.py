@@ -6,7 +6,7 @@ One INSERT when the intent is new; nothing else runs on the common path.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -82,9 +82,9 @@ def insert_many(drafts: Sequence[Draft]) -> Steps:
     that is everybody's; returns the rows of those by their place in ``drafts``. The rest is for
     ``insert_or_find``."""
     found: dict[int, Params] = {}
-    order = sorted(range(len(drafts)), key=lambda n: lock_order(drafts[n]))
     if any(len(draft.ever) > 1 for draft in drafts):
         return found
+    order = in_lock_order(drafts, range(len(drafts)))
     for first in range(0, len(order), _PIECE):
         piece = order[first : first + _PIECE]
         rows = yield INSERT, {"drafts": as_drafts([drafts[n].columns for n in piece])}
@@ -110,7 +110,12 @@ def _fresh(draft: Draft, row: Params) -> Params:
     }
 
 
-def lock_order(draft: Draft) -> tuple[str, ...]:
+def in_lock_order(drafts: Sequence[Draft], places: Iterable[int]) -> list[int]:
+    """Those places in ``drafts``, in the order in which they may be waited for."""
+    return sorted(places, key=lambda place: _lock_order(drafts[place]))
+
+
+def _lock_order(draft: Draft) -> tuple[str, ...]:
     """One order of whatever two transactions could wait for: a key, or (across epochs) a twin. The
     same for processes that record under different fingerprint versions."""
     oldest = draft.ever[0]
@@ -127,7 +132,7 @@ def lock_order(draft: Draft) -> tuple[str, ...]:
 
 
 def _turn(draft: Draft) -> str:
-    order = lock_order(draft)
+    order = _lock_order(draft)
     return json.dumps(order[:-1] if draft.tool.once_per == "epoch" else order)
 
 
