@@ -1,35 +1,27 @@
-"""The doorbell: one coalesced message after commit. It may be lost, late or doubled; each worker
-process also polls, so a dead broker delays and never stops."""
+"""The doorbell: one coalesced ring after commit, which an idle worker process waits for. It may be
+lost, late or doubled; each worker process also polls, so a dead broker delays and never stops."""
 
 from __future__ import annotations
 
-import os
 import time
 from typing import TYPE_CHECKING, Any
 
 from outbox.forks import PerProcess
 
 if TYPE_CHECKING:
-    from celery import Celery
     from redis import Redis
     from sqlalchemy.orm import Session
 
-DRAIN_TASK = "outbox.drain"
-SEND_QUEUE = "outbox.send"
+# Whether it has been rung since it was taken down.
 _WAKE = "outbox:wake"
 _WAKE_MS = 1000
+# Of those that listen, one takes the ring.
+_RINGS = "outbox:rings"
+# The longest wait for a ring at a time: a process that is told to end sees it then.
+_LISTEN_S = 0.25
 _INFO = "outbox_bell"
 # After a failed ring, callers are not made to wait on a dead broker again at once.
 _REST_S = 5.0
-
-
-def broker_url_of(redis_url: str) -> str:
-    """Celery's form of a redis-py URL (the Unix socket forms differ)."""
-    if not redis_url.startswith("unix://"):
-        return redis_url
-    path, _, query = redis_url.removeprefix("unix://").partition("?")
-    number = dict(p.split("=", 1) for p in query.split("&") if "=" in p).get("db", "0")
-    return f"redis+socket://{path}?virtual_host={number}"
 
 
 class Doorbell:
@@ -38,7 +30,9 @@ class Doorbell:
     def __init__(self, redis_url: str, *, timeout_s: float) -> None:
         self._url = redis_url
         self._timeout_s = timeout_s
-        self._ends = PerProcess(self._connect)
+        self._client = PerProcess(lambda: self._connect(timeout_s))
+        # Waiting for a ring takes longer than ringing may.
+        self._ear = PerProcess(lambda: self._connect(timeout_s + _LISTEN_S))
         self._rest_until = 0.0
 
     def ring(self) -> bool:
@@ -46,10 +40,14 @@ class Doorbell:
         if not self._url or time.monotonic() < self._rest_until:
             return False
         try:
-            client, app = self._ends.get()
+            client = self._client.get()
             if not client.set(_WAKE, "1", nx=True, px=_WAKE_MS):
                 return False
-            app.send_task(DRAIN_TASK, queue=SEND_QUEUE, retry=False, ignore_result=True)
+            # One waits at the most, however long nobody listens.
+            told = client.pipeline(transaction=False)
+            told.lpush(_RINGS, "1")
+            told.ltrim(_RINGS, 0, 0)
+            told.execute()
         except Exception:
             self._rest_until = time.monotonic() + _REST_S
             return False
@@ -95,35 +93,33 @@ class Doorbell:
         if not self._url or time.monotonic() < self._rest_until:
             return False
         try:
-            client, _ = self._ends.get()
-            return bool(client.delete(_WAKE))
+            return bool(self._client.get().delete(_WAKE))
         except Exception:
             self._rest_until = time.monotonic() + _REST_S
             return False
 
-    def _connect(self) -> tuple[Redis, Celery]:
-        # Imported late: an agent's process that never rings pays nothing for either.
-        from celery import Celery
+    def listen(self, limit_s: float) -> bool | None:
+        """Waits for a ring, so many seconds or a quarter of one at the most; of those that listen
+        one gets it. None at once where there is no broker to listen to."""
+        if not self._url or time.monotonic() < self._rest_until:
+            return None
+        # None at all would be for ever.
+        wait_s = min(max(limit_s, 0.001), _LISTEN_S)
+        try:
+            return self._ear.get().blpop([_RINGS], timeout=wait_s) is not None
+        except Exception:
+            self._rest_until = time.monotonic() + _REST_S
+            return None
+
+    def _connect(self, timeout_s: float) -> Redis:
+        # Imported late: an agent's process that never rings pays nothing for it.
         from redis import Redis
         from redis.backoff import NoBackoff
         from redis.retry import Retry
 
-        limits: dict[str, Any] = {
-            "socket_timeout": self._timeout_s,
-            "socket_connect_timeout": self._timeout_s,
-        }
-        client = Redis.from_url(self._url, retry=Retry(NoBackoff(), 0), **limits)
-        app = Celery("outbox-doorbell", broker=broker_url_of(self._url), set_as_current=False)
-        app.conf.update(
-            broker_transport_options={
-                **limits,
-                "retry_on_timeout": False,
-                "max_retries": 0,
-                # Kombu keeps its pools by these options: a child must not find its parent's.
-                "process": os.getpid(),
-            },
-            broker_connection_retry=False,
-            broker_connection_timeout=self._timeout_s,
-            task_ignore_result=True,
+        return Redis.from_url(
+            self._url,
+            retry=Retry(NoBackoff(), 0),
+            socket_timeout=timeout_s,
+            socket_connect_timeout=self._timeout_s,
         )
-        return client, app

@@ -15,7 +15,8 @@ import pytest
 import redis
 
 from vendors.sandbox.client import Sandbox
-from workers.servers import Servers, broker_url_of
+from workers.broker import broker_url_of
+from workers.servers import Servers
 
 _numbers = itertools.count()
 

@@ -74,15 +74,25 @@ class ExplainingOnce(Explaining):
         self.connection.prepare_threshold = 0
         self.connection.execute("SET LOCAL plan_cache_mode = force_generic_plan")
         self.connection.execute(sql, params)
-        row = self.connection.execute(
-            "SELECT name, parameter_types::text[] AS types FROM pg_prepared_statements "
-            "ORDER BY prepare_time DESC, name DESC LIMIT 1",
-            prepare=False,
-        ).fetchone()
+        self.plans.append(kept_plans(self.connection)[-1])
+        return []
+
+
+def kept_plans(connection: psycopg.Connection[Any]) -> list[Any]:
+    """The plans that this session keeps for any parameters, in the order of their making."""
+    found = connection.execute(
+        "SELECT name, parameter_types::text[] AS types FROM pg_prepared_statements "
+        "ORDER BY prepare_time, name",
+        prepare=False,
+    ).fetchall()
+    plans = []
+    for one in found:
+        nothing = ", ".join(f"NULL::{kind}" for kind in one["types"])
+        said = f"EXECUTE {one['name']}" + (f"({nothing})" if nothing else "")
+        row = connection.execute(f"EXPLAIN (FORMAT JSON) {said}".encode(), prepare=False).fetchone()
         assert row is not None
-        nothing = ", ".join(f"NULL::{kind}" for kind in row["types"])
-        said = f"EXECUTE {row['name']}" + (f"({nothing})" if nothing else "")
-        return super().all(said)
+        plans.append(row["QUERY PLAN"])
+    return plans
 
 
 def explained(url: str, ask: Ask, *, once: bool = False, settings: Sequence[str] = ()) -> list[Any]:

@@ -1,5 +1,5 @@
-"""The Celery application and the worker. Messages are doorbells and ticks and carry no data:
-each may be lost, late or doubled, because the row is the work and every job claims its rows."""
+"""The Celery application and the worker. Messages are ticks and carry no data: each may be lost,
+late or doubled, because the row is the work and every job claims its rows."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from celery.worker import state as worker_state
 from kombu.asynchronous import set_event_loop
 from kombu.entity import Queue
 
-from outbox.doorbell import DRAIN_TASK, SEND_QUEUE, broker_url_of
 from outbox.settings import Settings
 from resolvers.health import periods_s
+from workers.broker import DRAIN_TASK, RESOLVE_QUEUE, SEND_QUEUE, broker_url_of
 from workers.children import Children, end_within
+from workers.poller import Poller
 from workers.rounds import Rounds
-from workers.runtime import Poller, Runtime, Slots, slot_folder
+from workers.runtime import Runtime, Slots, slot_folder
 from workers.sender import STOP_SLACK_S
 
-RESOLVE_QUEUE = "outbox.resolve"
 _log = logging.getLogger(__name__)
 # How soon a Celery that ended by itself is started again: children import SDKs at their start.
 _AGAIN_S = 2.0

@@ -5,12 +5,10 @@ from __future__ import annotations
 
 import fcntl
 import logging
-import math
 import os
 import socket
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -28,8 +26,7 @@ from resolvers.health import periods_s, release
 from resolvers.identifying import identify
 from resolvers.looking import Looker
 from workers.clock_watch import ClockWatch
-from workers.rounds import Rounds
-from workers.sender import STOP_SLACK_S, Sender
+from workers.sender import Sender
 
 _log = logging.getLogger(__name__)
 # Rows a process may hold connections for: the drain, the look-ups, the poll, one to spare.
@@ -37,8 +34,6 @@ _CONNECTIONS = 12
 _LOOK_BUDGET_S = 2.0
 # Who empties rows by ``OUTBOX_RETENTION``, in their history.
 _PRUNER = "retention"
-# How soon it is seen that the process was told to end.
-_TOLD_S = 0.25
 
 
 class Slots:
@@ -49,9 +44,9 @@ class Slots:
         self._paths = [folder / f"drain-{n}" for n in range(count)]
 
     @contextmanager
-    def take(self) -> Iterator[bool]:
-        """A slot for the length of the block; False where all are taken."""
-        for path in self._paths:
+    def take(self) -> Iterator[int | None]:
+        """A slot for the length of the block, by its number from 0; None where all are taken."""
+        for number, path in enumerate(self._paths):
             handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -59,11 +54,11 @@ class Slots:
                 os.close(handle)
                 continue
             try:
-                yield True
+                yield number
             finally:
                 os.close(handle)
             return
-        yield False
+        yield None
 
 
 class Runtime:
@@ -106,10 +101,10 @@ class Runtime:
     def drain(self) -> int:
         """Sends what is due, if a slot is free. A database that is away leaves the work where it
         is: in its rows, and in memory what has been answered."""
-        with self._slots.take() as taken:
-            if not taken:
+        with self._slots.take() as slot:
+            if slot is None:
                 return 0
-            return self._unless_away("drain", self.sender.drain)
+            return self._unless_away("drain", partial(self.sender.drain, helps=slot > 0))
 
     def run(self, role: str) -> int:
         """Runs one resolver job and records its heartbeat. A database that is away leaves the
@@ -195,77 +190,6 @@ class Runtime:
         """As long as the piece took: others want the database too."""
         threading.Event().wait(took_s)
         return not self._stopping()
-
-
-class Poller:
-    """Polls Postgres from inside a worker process, so that a dead broker delays and never stops.
-    One thread drains what is due; another starts each job whose heartbeat is older than three
-    periods, in a thread of its own, and a third asks whose accounts are: a vendor or a pager that
-    hangs cannot hold up the webhooks."""
-
-    def __init__(self, runtime: Runtime, stopping: Callable[[], bool]) -> None:
-        self._runtime = runtime
-        self._stopping = stopping
-        self._ended = threading.Event()
-        self._rounds = Rounds()
-        self._threads = [
-            threading.Thread(
-                target=self._repeat, args=(work, wait_s), name=f"outbox-{name}", daemon=True
-            )
-            for name, work, wait_s in (
-                ("poll", self._send, runtime.sender.next_in_s),
-                ("fill-in", self._fill_in, self._tick_s),
-                ("identify", runtime.identify, self._tick_s),
-            )
-        ]
-        self._ending = threading.Thread(target=self._end_in_time, name="outbox-end", daemon=True)
-
-    def start(self) -> None:
-        """Begins to poll."""
-        for thread in (*self._threads, self._ending):
-            thread.start()
-
-    def stop(self, limit_s: float | None = None) -> None:
-        """Ends the threads after their present round; waits so long at the most."""
-        self._ended.set()
-        end = math.inf if limit_s is None else time.monotonic() + limit_s
-        for thread in self._threads:
-            thread.join(min(max(end - time.monotonic(), 0.0), threading.TIMEOUT_MAX))
-        self._rounds.finish(min(max(end - time.monotonic(), 0.0), threading.TIMEOUT_MAX))
-
-    def _tick_s(self) -> float:
-        return self._runtime.policy.tick_drain_s
-
-    def _repeat(self, work: Callable[[], None], wait_s: Callable[[], float]) -> None:
-        while not self._ended.wait(wait_s()) and not self._stopping():
-            try:
-                work()
-            except Unreachable:
-                continue
-            except Exception as error:
-                # By its class: the message of a database error quotes the row. A thread that died
-                # of it would leave this process without its poll.
-                _log.error("polling failed: %s", type(error).__name__)
-
-    def _end_in_time(self) -> None:
-        """A process that was told to end waits no longer than it may for a database that hangs."""
-        patience = threading.Event()
-        while not self._stopping():
-            patience.wait(_TOLD_S)
-            if self._ended.is_set() and not self._stopping():
-                return
-        patience.wait(self._runtime.policy.call_deadline_s + STOP_SLACK_S)
-        self._runtime.store.cut()
-
-    def _send(self) -> None:
-        self._runtime.clock.look()
-        if self._runtime.due():
-            self._runtime.drain()
-
-    def _fill_in(self) -> None:
-        for role in self._runtime.stale_roles():
-            if not self._stopping():
-                self._rounds.begin(role, partial(self._runtime.run, role))
 
 
 def slot_folder() -> Path:

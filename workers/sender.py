@@ -73,6 +73,8 @@ class Sender:
         self._pace = Pace(self._policy, means.since_boot_s)
         self._recorder = Recorder(store, directory, probes=self._claimer.probes, jitter=jitter)
         self._busy = threading.Lock()
+        # Whether somebody asked for a drain since the last claim.
+        self._asked = False
         self._token_in_s: float | None = None
         self._stop_by: float | None = None
         self._unrecorded: list[Result] = []
@@ -81,15 +83,18 @@ class Sender:
         self._held_until = 0.0
         self._held_pause_s = _HELD_FIRST_S
 
-    def drain(self, budget_s: float | None = None) -> int:
+    def drain(self, budget_s: float | None = None, *, helps: bool = False) -> int:
         """Sends what is due until nothing is, or the budget is spent; then finishes what is in
-        flight. Returns how many intents it claimed; 0 at once where a drain runs already."""
+        flight. One that only ``helps`` another one ends once that can keep up by itself. Returns
+        how many intents it claimed; 0 at once where a drain runs already, which then claims anew.
+        """
+        self._asked = True
         if not self._busy.acquire(blocking=False):
             return 0
         try:
             self._take_up_accounts()
             self._claimer.forget_mark()
-            return self._drain(self._policy.drain_budget_s if budget_s is None else budget_s)
+            return self._drain(self._policy.drain_budget_s if budget_s is None else budget_s, helps)
         finally:
             self._busy.release()
 
@@ -117,7 +122,7 @@ class Sender:
             self._sendable = sendable
             self._claimer = self._claimer_for(sendable, probes=self._claimer.probes)
 
-    def _drain(self, budget_s: float) -> int:
+    def _drain(self, budget_s: float, helps: bool) -> int:
         end = time.monotonic() + budget_s
         claimed, next_claim, emptied = 0, 0.0, False
         away: Unreachable | None = None
@@ -126,6 +131,8 @@ class Sender:
             # Where tokens are few, the other rows would have taken each before it comes to these.
             claimed += self._claim_alone()
         while not self._gave_up():
+            if self._asked:
+                self._asked, emptied, next_claim = False, False, 0.0
             now = time.monotonic()
             room = self._places.room(now, ending=now >= end, ahead=self._pace.ahead())
             may_claim = self._may_claim(now, end, room) and away is None
@@ -145,6 +152,9 @@ class Sender:
                         count, most, self._token_in_s, is_full=bool(room.full)
                     )
                     next_claim = time.monotonic() + wait_s
+                    if helps and 0 < count < most and self._pace.ahead():
+                        # Two that claim a few rows each cost twice what one costs.
+                        end = now
                 if self._is_idle() and (emptied or not may_claim):
                     # At the end of a budget too, or a steady load would keep such rows waiting.
                     alone = 0 if self._stopping() or away else self._claim_alone()
@@ -157,9 +167,9 @@ class Sender:
                 away, end = error, now
             # A claim that found all that it asked for may be followed by another one at once.
             ended = self._collect(next_claim - now, waits=not count or count < most)
+            frees = self._free_others(ended)
             self._record(ended)
-            if any(flight.intent.lane is not None for flight, _ in ended):
-                # Whoever waited behind it in its lane may go now.
+            if frees:
                 emptied, next_claim = False, 0.0
             if not self._places.held and not emptied:
                 self._means.pause(min(max(next_claim - time.monotonic(), 0.0), _WAIT_S))
@@ -280,6 +290,13 @@ class Sender:
                 self._places.free(flight)
                 self._pace.called(flight.took_s)
         self._begin()
+
+    def _free_others(self, batch: list[Result]) -> bool:
+        """Whether somebody may go once these are written: who waited behind one in its lane, or for
+        a breaker's probe."""
+        probes = self._claimer.probes
+        return any(flight.intent.lane is not None or flight.intent.id in probes
+                   for flight, _ in batch)  # fmt: skip
 
     def _record(self, batch: list[Result]) -> None:
         if not batch:

@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
-from urllib.parse import parse_qs, urlsplit
 
+from workers.broker import broker_url_of
 from workers.folders import LockedFolder, create_run_dir, open_data_dir
 from workers.orphans import Kind, OrphanWatcher
 from workers.server_process import Server, postgres_answers, prepare_postgres, valkey_answers
@@ -200,12 +200,3 @@ class Servers:
     def _begin(self, server: Server) -> None:
         self._started[server.kind] = server
         server.begin()
-
-
-def broker_url_of(redis_url: str) -> str:
-    """Celery's spelling of a redis-py URL; the two differ for sockets only."""
-    parts = urlsplit(redis_url)
-    if parts.scheme != "unix":
-        return redis_url
-    database = parse_qs(parts.query).get("db", ["0"])[0]
-    return f"redis+socket://{parts.path}?virtual_host={database}"

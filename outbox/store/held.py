@@ -26,9 +26,10 @@ _REPLACED_LANDED: LiteralString = (
 )
 
 # Of a row ``i`` that may otherwise be claimed. Both indexes are of few rows, and an ordinary row
-# asks one of them once.
+# asks one of them once. Of an array of one: nothing can be hashed for that by reading all rows.
 IS_HELD: LiteralString = f"""(CASE WHEN i.supersedes IS NOT NULL
-        THEN EXISTS (SELECT FROM outbox.intents p WHERE p.id = i.supersedes AND {_REPLACED_LANDED})
+        THEN EXISTS (SELECT FROM outbox.intents p
+                     WHERE p.id = ANY(ARRAY[i.supersedes]) AND {_REPLACED_LANDED})
         ELSE i.occurrence = 0
             AND EXISTS (SELECT FROM outbox.intents p WHERE {_IS_TWIN} AND {_TWIN_LANDED}) END)"""
 

@@ -40,9 +40,10 @@ WITH ended AS (
     -- One parameter, which is written and read faster than an array for each column.
     SELECT * FROM json_to_recordset(%(ended)s) AS t ({_COLUMNS})
 ), locked AS (
-    -- A row in another transaction's hands, a caller's it may be, keeps no other one waiting.
-    SELECT i.id FROM outbox.intents i WHERE i.id IN (SELECT id FROM ended)
-    ORDER BY i.id FOR NO KEY UPDATE SKIP LOCKED
+    -- One by one in the order of their ids. A row in another transaction's hands, a caller's it may
+    -- be, keeps no other one waiting.
+    SELECT r.id FROM (SELECT id FROM ended ORDER BY id) e CROSS JOIN LATERAL (
+        SELECT i.id FROM outbox.intents i WHERE i.id = e.id FOR NO KEY UPDATE SKIP LOCKED) r
 ), moved AS (
     UPDATE outbox.intents i SET
         version = i.version + 1,
@@ -81,10 +82,10 @@ WITH ended AS (
         failure_code = e.failure_code,
         settled_by = CASE WHEN e.settles THEN e.settled_by END,
         settled_at = CASE WHEN e.settles THEN outbox.clock() END
-    FROM ended e
-    -- The status as an expression: no partial index may tempt the planner to look for the rows
-    -- among all that are in flight, or were and are not vacuumed yet.
-    WHERE i.id = e.id AND i.id IN (SELECT id FROM locked)
+    FROM ended e JOIN locked l ON l.id = e.id
+    -- Of an array of one, and the status as an expression: the plan is made once, on an empty table
+    -- it may be, and must not begin with all rows, or with all that are in flight or ever were.
+    WHERE i.id = ANY(ARRAY[l.id])
         AND i.version = e.version AND i.lease_token = e.token AND i.status || '' = 'in_flight'
     RETURNING i.*
 ), logged AS (

@@ -57,7 +57,11 @@ class Session(psycopg.Connection[DictRow]):
 BEGINS = "BEGIN ISOLATION LEVEL READ COMMITTED"
 MAY_WRITE = "SHOW transaction_read_only"
 BEGIN = f"{BEGINS}; {MAY_WRITE}"
-BEGIN_PLANNED_ONCE = f"{BEGINS}; SET LOCAL plan_cache_mode = force_generic_plan; {MAY_WRITE}"
+# A kept plan may have been made while the tables were empty, and must do when they are full.
+BEGIN_PLANNED_ONCE = (
+    f"{BEGINS}; SET LOCAL plan_cache_mode = force_generic_plan; SET LOCAL enable_seqscan = off; "
+    f"{MAY_WRITE}"
+)
 
 
 def settings_of_ours(settings: Settings) -> tuple[str, ...]:

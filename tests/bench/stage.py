@@ -25,7 +25,8 @@ from tests.bench import vendor
 from tests.bench.effects import Ledger, duplicates
 from tests.bench.programs import START_S, Child, ended, last_line, left_s, wait_until
 from tests.statements import Statements
-from workers.servers import Servers, broker_url_of
+from workers.broker import broker_url_of
+from workers.servers import Servers
 
 _PROGRAM = Path(__file__).with_name("outbox_with_vendor.py")
 # Nothing of it trades durability; no checkpoint falls into one measurement and not into another.

@@ -11,9 +11,9 @@ import pytest
 import redis
 from celery import Celery
 
-from outbox.doorbell import broker_url_of
 from tests.drills.works import Works, open_works
 from tests.workers.floor import READS, wait_until
+from workers.broker import broker_url_of
 
 pytestmark = pytest.mark.heavy
 

@@ -16,10 +16,10 @@ import pytest
 from celery import Celery
 
 from outbox import Settings, SettingsError
-from outbox.doorbell import DRAIN_TASK, SEND_QUEUE, broker_url_of
 from tests.drills import redelivered_worker
 from tests.drills.works import Works, open_works
 from tests.workers.floor import wait_until
+from workers.broker import DRAIN_TASK, SEND_QUEUE, broker_url_of
 
 _WORKERS = 3
 _ANSWERS_AFTER_S = 9.0
@@ -97,7 +97,8 @@ def test_a_call_longer_than_the_visibility_timeout_is_on_the_wire_once(
     more of its kind lie in the queue."""
     account = works.account()
     works.sandbox.fault("slow", account=account, after_s=_ANSWERS_AFTER_S)
-    ids = works.enqueue(account, 1)
+    ids = works.enqueue(account, 1, ring=False)
+    _push(works, 1)
     works.wait_for_posts(account)
     _push(works, 12)
     works.wait_until_settled(ids)

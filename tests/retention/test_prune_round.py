@@ -18,7 +18,8 @@ from resolvers.health import health
 from tests.retention.attic import DAY_S, Attic
 from tests.workers.floor import wait_until
 from workers import process
-from workers.runtime import Poller, Runtime, Slots
+from workers.poller import Poller
+from workers.runtime import Runtime, Slots
 
 SIXTY_S = 60 * DAY_S
 

@@ -7,9 +7,6 @@ import subprocess
 import sys
 from collections import Counter
 
-import redis
-
-from outbox.doorbell import SEND_QUEUE
 from outbox.outcomes import Refused
 from outbox.store import records
 from outbox.store.records import Ended
@@ -41,15 +38,18 @@ import os, sys
 from outbox.doorbell import Doorbell
 
 bell = Doorbell(sys.argv[1], timeout_s=5.0)
-assert bell.ring()
+def ring():
+    bell.answer()
+    assert bell.ring()
+    assert bell.listen(5.0)
+
+ring()
 child = os.fork()
 if not child:
-    bell.answer()
-    assert bell.ring()
+    ring()
 else:
     assert os.waitpid(child, 0)[1] == 0, "the child failed"
-    bell.answer()
-    assert bell.ring()
+    ring()
 """
 
 CONSUMING = """
@@ -126,8 +126,6 @@ def test_no_process_is_told_another_intents_outcome_after_a_fork(book: Book) -> 
 
 def test_a_forked_process_rings_over_a_connection_of_its_own(redis_url: str) -> None:
     run(RINGING, redis_url)
-    with redis.Redis.from_url(redis_url) as client:
-        assert client.llen(SEND_QUEUE) == 3
 
 
 def test_a_consumer_over_a_fork_hands_each_result_over_once(book: Book) -> None:

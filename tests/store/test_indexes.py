@@ -12,7 +12,8 @@ from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
 from outbox.intent import draft
-from outbox.store import claims_sql, retention, vitals
+from outbox.store import claims_sql, records, retention, vitals
+from outbox.store.records import Ended
 from outbox.store.retention import Piece
 from resolvers.directory import Directory
 from tests import reads
@@ -25,10 +26,11 @@ from tests.plans import (
     first_sorted_by,
     indexes,
     joined,
+    kept_plans,
     read_whole,
 )
 from tests.statements import copied
-from tests.store.book import ACCOUNT, CHARGE, LANED, SCOPE, Book, charge, open_book
+from tests.store.book import ACCOUNT, CHARGE, LANED, SCOPE, Book, charge, open_book, receipt
 
 SETTLED = 20_000
 
@@ -118,6 +120,19 @@ def test_a_claim_reads_no_settled_row(crowded: Book, name: str, once: bool) -> N
     params = _claim_params(crowded)
     plans = explained(crowded.url, lambda tx: tx.all(reads.CLAIMS[name], params), once=once)
     assert "intents" not in read_whole(plans)
+
+
+def test_a_plan_that_is_kept_from_when_the_ledger_was_empty_does_for_a_full_one(
+    database: str,
+) -> None:
+    """It would read all rows for each batch until statistics come, a minute later or more."""
+    with open_book(database) as book:
+        row = book.in_flight()
+        with book.store.transaction(planned_once=True) as tx:
+            records.record(tx, [Ended(row, receipt(row))])
+            plans = kept_plans(tx.connection)
+    assert len(plans) > 1, "the claim's and the record's"
+    assert read_whole(plans) == set()
 
 
 @pytest.mark.parametrize("name", DUE)

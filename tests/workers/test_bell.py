@@ -26,6 +26,40 @@ def test_a_row_that_is_committed_while_the_bell_is_taken_down_is_sent_by_the_sam
     floor: Floor,
 ) -> None:
     bell = _Bell(floor)
+    assert _sender(floor, bell).drain(budget_s=30.0) == 1
+    assert [row["status"] for row in floor.statements("SELECT status FROM outbox.intents")] == [
+        "succeeded"
+    ]
+
+
+class _Counting(Doorbell):
+    def __init__(self) -> None:
+        super().__init__("", timeout_s=0.1)
+        self.rung = self.answered = 0
+
+    def ring(self) -> bool:
+        self.rung += 1
+        return True
+
+    def answer(self) -> bool:
+        self.answered += 1
+        return False
+
+
+def test_a_drain_that_only_helps_leaves_a_trickle_to_the_other_one(floor: Floor) -> None:
+    bell = _Counting()
+    sender = _sender(floor, bell)
+    floor.enqueue(64)
+    assert sender.drain(budget_s=30.0) == 64
+    assert (bell.answered, bell.rung) == (1, 0)
+    floor.enqueue(3)
+    # It ends on a claim of a few rows, and not on an empty one.
+    assert sender.drain(budget_s=30.0, helps=True) == 3
+    assert (bell.answered, bell.rung) == (1, 1)
+    assert floor.statuses() == {"succeeded": 67}
+
+
+def _sender(floor: Floor, bell: Doorbell) -> Sender:
     sender = Sender(
         floor.store,
         floor.directory,
@@ -35,7 +69,4 @@ def test_a_row_that_is_committed_while_the_bell_is_taken_down_is_sent_by_the_sam
         jitter=lambda: 0.5,
     )
     floor.senders.append(sender)
-    assert sender.drain(budget_s=30.0) == 1
-    assert [row["status"] for row in floor.statements("SELECT status FROM outbox.intents")] == [
-        "succeeded"
-    ]
+    return sender

@@ -20,7 +20,8 @@ from tests.adoption.served import env_of
 from tests.cli.desk import SCRIPT
 from tests.workers.floor import Floor, wait_until
 from tests.workers.proxy import PostgresProxy
-from workers.runtime import Poller, Runtime, Slots
+from workers.poller import Poller
+from workers.runtime import Runtime, Slots
 from workers.servers import Servers
 from workers.startup import checked
 

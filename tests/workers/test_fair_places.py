@@ -114,6 +114,33 @@ def test_an_account_whose_calls_hold_all_places_does_not_hold_up_another(scene: 
     assert all(scene.floor.effects(i) == 1 for i in slow)
 
 
+def test_a_drain_that_is_asked_for_while_it_waits_for_calls_claims_at_once(
+    database: str, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The doorbell rang in a process whose drain was waiting for its next tick."""
+    slow, emptied = Slow(), threading.Event()
+
+    def answer(_: Doorbell) -> bool:
+        emptied.set()
+        return False
+
+    monkeypatch.setattr(Doorbell, "answer", answer)
+    with open_floor(
+        database, sandbox, PRODUCTION, vendor=slow.wrap, OUTBOX_TICK_DRAIN_S=str(2 * WAIT_S)
+    ) as floor:
+        floor.one()
+        thread = floor.drain_beside()
+        assert emptied.wait(WAIT_S)
+        floor.one()
+        try:
+            assert floor.sender.drain() == 0
+            wait_until(lambda: len(slow.came) == 2)
+        finally:
+            slow.go.set()
+            thread.join()
+        assert floor.statuses() == {"succeeded": 2}
+
+
 def test_one_drain_sends_all_of_a_slow_account_as_its_calls_end(scene: Scene) -> None:
     scene.floor.enqueue(3 * PLACES)
     with draining(scene):

@@ -16,7 +16,8 @@ from resolvers.identifying import identify
 from resolvers.looking import Looker
 from tests.workers.floor import FAST, Floor, enqueue, new_account, query, wait_until
 from vendors.sandbox.client import Sandbox
-from workers.runtime import Poller, Runtime, Slots
+from workers.poller import Poller
+from workers.runtime import Runtime, Slots
 from workers.sender import Sender
 
 
