@@ -23,8 +23,8 @@ _TOLD_S = 0.25
 class Poller:
     """Polls Postgres from inside a worker process, so that a dead broker delays and never stops.
     One thread drains what is due, and listens to the doorbell meanwhile; another starts each job
-    whose heartbeat is older than three periods, in a thread of its own, and a third asks whose
-    accounts are: a vendor or a pager that hangs cannot hold up the webhooks."""
+    that is late, in a thread of its own, and a third asks whose accounts are: a vendor or a pager
+    that hangs cannot hold up the webhooks."""
 
     def __init__(self, runtime: Runtime, stopping: Callable[[], bool]) -> None:
         self._runtime = runtime
@@ -109,6 +109,6 @@ class Poller:
             self._runtime.drain()
 
     def _fill_in(self) -> None:
-        for role in self._runtime.stale_roles():
+        for role in self._runtime.late_roles():
             if not self._stopping():
                 self._rounds.begin(role, partial(self._runtime.run, role))

@@ -131,11 +131,11 @@ class Runtime:
         self._away.discard(name)
         return done
 
-    def stale_roles(self) -> list[str]:
-        """Jobs that nobody has run for three periods."""
+    def late_roles(self) -> list[str]:
+        """Jobs that nobody has run for two periods: from three on they would be called stale."""
         with self.store.transaction() as tx:
             ages = switches.beat_ages_s(tx)
-        return [r for r, period in self.roles.items() if ages.get(r, 1e9) > 3 * period]
+        return [r for r, period in self.roles.items() if ages.get(r, 1e9) > 2 * period]
 
     def due(self) -> bool:
         """Whether a drain has something to do."""

@@ -16,7 +16,7 @@ from celery.schedules import schedule
 from outbox import Outbox, Settings
 from outbox.store import switches
 from outbox.testing import settable_clock
-from resolvers.health import periods_s
+from resolvers.health import limits_s, periods_s
 from tests.resolvers.page_target import Answer, page_target
 from tests.workers.floor import FAST, SECRET, WAIT_S, enqueue, new_account, query, wait_until
 from tests.workers.proxy import PostgresProxy
@@ -102,6 +102,25 @@ def test_a_process_sends_at_once_when_the_doorbell_rings(
     outbox.close()
 
 
+def test_a_job_is_taken_up_before_anybody_calls_it_stale(
+    settings: Settings, tmp_path: Path
+) -> None:
+    """Where no beat runs, doctor and health would find one stale now and then."""
+    with _runtime(settings, tmp_path) as runtime:
+        for role in runtime.roles:
+            runtime.run(role)
+        assert runtime.late_roles() == []
+        limits = limits_s(settings)
+        for role, period_s in runtime.roles.items():
+            query(
+                settings.database_url,
+                "UPDATE outbox.heartbeats SET at = outbox.clock() - %(s)s * INTERVAL '1 second' "
+                "WHERE role = %(role)s RETURNING role",
+                {"role": role, "s": (2 * period_s + limits[role]) / 2},
+            )
+        assert set(runtime.late_roles()) == set(runtime.roles)
+
+
 class _Failing(Runtime):
     """Fails at first, as while a migration has a table away."""
 
@@ -135,7 +154,7 @@ def test_a_vendor_that_hangs_does_not_hold_up_the_jobs_of_a_lone_process(
         poller = Poller(runtime, lambda: False)
         poller.start()
         wait_until(lambda: _statuses(settings) == {"in_flight"})
-        wait_until(lambda: not runtime.stale_roles())
+        wait_until(lambda: not runtime.late_roles())
         assert _statuses(settings) == {"in_flight"}
         poller.stop()
     sandbox.clear_faults(account)
