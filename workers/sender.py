@@ -110,7 +110,7 @@ class Sender:
 
     def close(self) -> None:
         """Ends the threads; nothing may be in flight."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._pool.shutdown()
         self._watchdog.close()
 
     # -- the loop ----------------------------------------------------------------------------

@@ -41,8 +41,6 @@ class _Ahead:
 _STEPS = 1000
 _PATIENCE_S = 1.0
 _NO_MARK = "-infinity"
-# What a claim tells beside the row's own columns.
-_BESIDE = ("probed", "stopped_at", "token_in_s")
 
 
 class Claimer:
@@ -281,6 +279,4 @@ class _Part:
         for row in rows:
             if row["probed"]:
                 self._probes.add(row["id"])
-            for beside in _BESIDE:
-                row.pop(beside, None)
         return [as_intent(row, self._store.codec) for row in rows], stopped
