@@ -74,7 +74,7 @@ def broken(tx: Transaction, invariant: Invariant, params: Params) -> tuple[int, 
 
 
 def missing_guards(tx: Transaction) -> list[str]:
-    """Constraints, unique indexes and triggers that are gone, not valid, or switched off."""
+    """Constraints, unique indexes and triggers that are gone or switched off."""
     standing = {row["name"] for row in tx.all(STANDING)}
     return [name for name in GUARDS if name not in standing]
 

@@ -9,8 +9,7 @@ ALTER TABLE outbox.intents DROP CONSTRAINT never_sent, DROP CONSTRAINT sent_has_
     DROP CONSTRAINT lease_while_in_flight, DROP CONSTRAINT landed_has_a_receipt,
     DROP CONSTRAINT settled_has_a_time, DROP CONSTRAINT unsettled_has_no_receipt,
     DROP CONSTRAINT unsettled_keeps_its_request, DROP CONSTRAINT intents_doubt_check,
-    DROP CONSTRAINT lane_of_its_tenant, DROP CONSTRAINT intents_times_bounded,
-    DROP CONSTRAINT ttl_bounded;
+    DROP CONSTRAINT intents_times_bounded;
 ALTER TABLE outbox.settlements DROP CONSTRAINT settlements_intent_id_version_kind_key;
 DROP INDEX outbox.intents_key, outbox.intents_twin, outbox.intents_lane_head,
     outbox.intents_supersedes, outbox.epochs_current, outbox.escalations_open_intent,

@@ -132,7 +132,6 @@ def test_should_the_guards_be_gone_one_bad_row_keeps_no_other_from_being_claimed
     book: Book,
 ) -> None:
     book.sql(UNGUARDED)
-    book.sql("ALTER TABLE outbox.intents DROP CONSTRAINT intents_ttl_s_check")
     bad = [raw for raw in BAD.values() if set(raw) <= {*_TIMES, "ttl_s", "identity", "guard"}]
     for raw in bad:
         write(book, BOLT, raw)
