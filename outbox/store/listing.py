@@ -27,6 +27,11 @@ _INTENT_FILTERS: Mapping[str, LiteralString] = {
     "newer_s": "i.created_at >= outbox.clock() - %(newer_s)s * INTERVAL '1 second'",
     "after": "i.seq < %(after)s",
 }
+# The rows of a run are in two indexes, each in one: told, or an intended repeat, or neither.
+_OF_A_RUN: LiteralString = (
+    "((i.told_at IS NULL AND i.occurrence = 0 AND i.supersedes IS NULL) "
+    "OR i.told_at IS NOT NULL OR i.occurrence <> 0 OR i.supersedes IS NOT NULL)"
+)
 _IS_ASKED: LiteralString = (
     "EXISTS (SELECT FROM outbox.escalations e WHERE e.intent_id = i.id AND e.closed_at IS NULL)"
 )
@@ -43,6 +48,8 @@ def intents(
     # What the statuses say already, in the words of the partial indexes.
     if asked.get("status") and UNSETTLED.issuperset(asked["status"]):
         where.append("i.settled_at IS NULL")
+    if "run_id" in asked:
+        where.append(_OF_A_RUN)
     if escalated is not None:
         where.append(_IS_ASKED if escalated else f"NOT {_IS_ASKED}")
     return tx.all(

@@ -221,7 +221,9 @@ def test_what_is_unsettled_is_listed_without_reading_what_is_settled(desk: Desk)
             ({"status": unsettled, "older_s": 3600.0}, "intents_"),
             ({"status": ["unknown"], "tenant": "acme", "older_s": 3600.0}, "intents_doubt"),
             ({"escalated": True}, "escalations_open_intent"),
+            # What was told of a run, and what was not.
             ({"run_id": "run-1", "tenant": "acme"}, "intents_run"),
+            ({"run_id": "run-1", "tenant": "acme"}, "intents_twin"),
             ({"vendor": "stripe"}, "intents_seq"),
         ):
             listing.intents(explained, limit=50, **filters)
