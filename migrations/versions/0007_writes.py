@@ -95,8 +95,14 @@ _TIMES = (
 )
 
 
-def _are_bounded(columns: str) -> str:
+def _was_bounded(columns: str) -> str:
     return f"GREATEST({columns}) < {_LATEST} AND LEAST({columns}) > {_EARLIEST}"
+
+
+def _are_bounded(columns: str) -> str:
+    """The same, with each column named once. What is NULL has no say in it, as before."""
+    bounds = f"({_EARLIEST},{_LATEST})".replace("'", "")
+    return f"'{bounds}'::tstzrange @> ALL (ARRAY[{columns}])"
 
 
 def _is_one_of(
@@ -131,7 +137,7 @@ _SHORTER = {
     "unsettled_has_no_receipt": _is_one_of(
         "status", "succeeded,failed_poison", "receipt_id IS NULL OR {}"
     ),
-    "intents_times_bounded": (_are_bounded(f"created_at, {_TIMES}"), _are_bounded(_TIMES)),
+    "intents_times_bounded": (_was_bounded(f"created_at, {_TIMES}"), _are_bounded(_TIMES)),
 }
 
 # Each row is in the one or in the other: the run's own index has nothing to enter for a row that
