@@ -61,8 +61,8 @@ WORKER = {
     "webhook_inbox": "DELETE INSERT SELECT UPDATE",
 }
 FUNCTIONS = {
-    "outbox_agent": ["clock", "fill_deliveries", "is_own", "tenants_allowed"],
-    "outbox_worker": ["clock", "fill_deliveries"],
+    "outbox_agent": ["broken_rule", "clock", "fill_deliveries", "is_own", "tenants_allowed"],
+    "outbox_worker": ["broken_rule", "clock", "fill_deliveries"],
 }
 _GRANTS = """
     SELECT c.relname AS name, a.privilege_type AS may, '' AS of_column
@@ -110,6 +110,16 @@ def test_a_role_may_call_these_functions_and_no_other(book: Book, role: str) -> 
         {"role": role},
     )
     assert [row["proname"] for row in found] == FUNCTIONS[role]
+
+
+def test_an_agent_enqueues_where_nobody_may_call_a_function_by_default(
+    book: Book, logins: Logins
+) -> None:
+    book.sql("REVOKE EXECUTE ON FUNCTION outbox.broken_rule FROM PUBLIC")
+    agent = logins.make("outbox_agent")
+    with agent.connect() as connection:
+        agent.outbox.enqueue(connection, CHARGE, ACME, charge())
+    assert book.count() == 1
 
 
 def test_what_runs_as_the_owner_looks_its_names_up_in_no_schema_of_a_user(book: Book) -> None:
