@@ -84,7 +84,7 @@ class Outbox:
         """
         made = self._draft(tool, scope, args, occurrence, supersedes, tool_call_id, traceparent)
         answer = callers.run(self._admitted_steps(made), session)
-        self._bell.ring_after(session)
+        self._ring_after(session)
         assert isinstance(answer, Answer)
         return answer
 
@@ -104,7 +104,7 @@ class Outbox:
         AsyncConnection."""
         made = self._draft(tool, scope, args, occurrence, supersedes, tool_call_id, traceparent)
         answer = await callers.arun(self._admitted_steps(made), session)
-        self._bell.ring_after(session)
+        self._ring_after(session)
         assert isinstance(answer, Answer)
         return answer
 
@@ -124,13 +124,19 @@ class Outbox:
         if not drafts:
             return []
         answers = callers.run(self._steps_of_all(drafts), session)
-        self._bell.ring_after(session)
+        self._ring_after(session)
         assert isinstance(answers, list)
         return answers
 
     def ring(self) -> None:
         """Wakes a worker. For bare connections, after commit; without it the tick finds the row."""
         self._bell.ring()
+
+    def _ring_after(self, caller: Any) -> None:
+        """A bare connection has no hook for its commit."""
+        session = callers.session_of(caller)
+        if session is not None:
+            self._bell.ring_after(session)
 
     def _draft(
         self,

@@ -4,7 +4,7 @@ lost, late or doubled; each worker process also polls, so a dead broker delays a
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from outbox.forks import PerProcess
 
@@ -53,26 +53,16 @@ class Doorbell:
             return False
         return True
 
-    def ring_after(self, caller: Any) -> None:
-        """Rings once a session's real transaction has committed; a bare connection has no such
-        hook. The listeners stay with the session; what is due is a flag beside them."""
-        # Imported late: a worker rings too, and has no sessions of SQLAlchemy's.
-        from sqlalchemy import event
-        from sqlalchemy.ext.asyncio import AsyncSession
-        from sqlalchemy.orm import Session
-
-        from outbox.store.callers import unscoped
-
-        session = unscoped(caller)
-        if isinstance(session, AsyncSession):
-            session = session.sync_session
-        if not isinstance(session, Session):
-            return
+    def ring_after(self, session: Session) -> None:
+        """Rings once a session's real transaction has committed. The listeners stay with the
+        session; what is due is a flag beside them."""
         due = session.info.setdefault(_INFO, {"due": False, "listens": False})
         due["due"] = True
         if due["listens"]:
             return
         due["listens"] = True
+        # Imported late: a worker rings too, and has no sessions of SQLAlchemy's.
+        from sqlalchemy import event
 
         def committed(done: Session) -> None:
             # A savepoint's release is no commit; the broker waits for the real one.

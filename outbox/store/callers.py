@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator, Mapping, Sequence
+from functools import lru_cache, partial
 from typing import Any
 
 import psycopg
 from psycopg.pq import PipelineStatus, TransactionStatus
-from psycopg.rows import dict_row
-from sqlalchemy import String, TypeDecorator, text
+from psycopg.rows import RowMaker
+from sqlalchemy import String, TextClause, TypeDecorator, text
 from sqlalchemy.engine import Connection, Dialect
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
@@ -27,11 +28,25 @@ _PARAM = re.compile(r"%\((\w+)\)s")
 _REPEAT = ("40001", "40P01")
 _READ_ONLY = "25006"
 _PERSONAL = frozenset({"args", "request", "drafts"})
+_SCOPED = (scoped_session, async_scoped_session)
+_OF_PSYCOPG = (psycopg.Connection, psycopg.AsyncConnection)
+# A driver keeps what it made of a statement by the statement's own object.
+_encoded = lru_cache(str.encode)
 
 
 def unscoped(caller: Any) -> Any:
     """The session behind a registry that keeps one for each thread or task."""
-    return caller() if isinstance(caller, scoped_session | async_scoped_session) else caller
+    return caller() if isinstance(caller, _SCOPED) else caller
+
+
+def session_of(caller: Any) -> Session | None:
+    """The session that the caller's transaction is of; None for a bare connection."""
+    if isinstance(caller, psycopg.Connection):
+        return None
+    session = unscoped(caller)
+    if isinstance(session, AsyncSession):
+        session = session.sync_session
+    return session if isinstance(session, Session) else None
 
 
 def require_transaction(caller: Any) -> None:
@@ -49,9 +64,7 @@ def _driver(caller: Any) -> psycopg.Connection[Any] | psycopg.AsyncConnection[An
         caller = caller.connection()
     if isinstance(caller, Connection):
         caller = caller.connection.driver_connection
-    if not isinstance(caller, psycopg.Connection | psycopg.AsyncConnection) or caller.closed:
-        return None
-    return caller
+    return caller if isinstance(caller, _OF_PSYCOPG) and not caller.closed else None
 
 
 def _check_driver(caller: Any) -> None:
@@ -59,11 +72,13 @@ def _check_driver(caller: Any) -> None:
     driver = _driver(caller)
     if driver is None:
         return
-    if driver.info.pipeline_status != PipelineStatus.OFF:
+    # Of libpq itself: `driver.info` would make an object of its own for each of the two.
+    if driver.pgconn.pipeline_status != PipelineStatus.OFF:
         raise Invalid("session", "is in pipeline mode; leave the pipeline first")
-    encoding = driver.info.parameter_status("client_encoding")
-    if encoding != "UTF8":
-        raise Invalid("session", f"its client_encoding is {encoding}; it must be UTF8")
+    encoding = driver.pgconn.parameter_status(b"client_encoding")
+    if encoding != b"UTF8":
+        said = encoding.decode() if encoding is not None else None
+        raise Invalid("session", f"its client_encoding is {said}; it must be UTF8")
 
 
 class Unshown(str):
@@ -89,14 +104,19 @@ class _Unshown(TypeDecorator[str]):
         return None if value is None else Unshown(value)
 
 
+@lru_cache
+def _statement(sql: str, *, shows_args: bool) -> TextClause | Any:
+    """As SQLAlchemy takes it: read once, and compiled once."""
+    statement = text(_PARAM.sub(r":\1", sql))
+    return statement.columns(args=_Unshown()) if shows_args else statement
+
+
 def _unshown(sql: str, params: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Statement and parameters as SQLAlchemy takes them."""
-    statement, given = text(_PARAM.sub(r":\1", sql)), dict(params)
+    given = dict(params)
     for name in _PERSONAL & given.keys():
         given[name] = Unshown(given[name])
-    if "args" not in given:
-        return statement, given
-    return statement.columns(args=_Unshown()), given
+    return _statement(sql, shows_args="args" in given), given
 
 
 def run(steps: Steps, caller: Any) -> Any:
@@ -113,17 +133,7 @@ def run(steps: Steps, caller: Any) -> Any:
 def _executor(caller: Any) -> Any:
     _check_driver(caller)
     if isinstance(caller, psycopg.Connection):
-
-        def by_psycopg(sql: str, params: Mapping[str, Any]) -> Rows:
-            try:
-                # Of the plain class: the caller's own cursors and rows may be of any shape.
-                with psycopg.Cursor(caller, row_factory=dict_row) as cursor:
-                    cursor.execute(sql.encode(), params)
-                    return cursor.fetchall() if cursor.description is not None else []
-            except psycopg.Error as error:
-                raise _told(error) from None
-
-        return by_psycopg
+        return partial(_by_psycopg, caller)
     if isinstance(caller, Session):
         return lambda sql, params: _by_sqlalchemy(caller.connection(), sql, params)
     if isinstance(caller, Connection):
@@ -133,6 +143,28 @@ def _executor(caller: Any) -> Any:
         f"is a {type(caller).__name__}; a SQLAlchemy Session or Connection or a psycopg 3 "
         "Connection is expected (their async forms go to aenqueue)",
     )
+
+
+def _by_psycopg(caller: psycopg.Connection[Any], sql: str, params: Mapping[str, Any]) -> Rows:
+    try:
+        # Of the plain class: the caller's own cursors and rows may be of any shape.
+        with psycopg.Cursor(caller, row_factory=_named) as cursor:
+            cursor.execute(_encoded(sql), params)
+            return cursor.fetchall() if _has_rows(cursor) else []
+    except psycopg.Error as error:
+        raise _told(error) from None
+
+
+def _named(cursor: psycopg.Cursor[Any] | psycopg.AsyncCursor[Any]) -> RowMaker[dict[str, Any]]:
+    """Rows by the names of their columns, which are known to be in UTF8."""
+    result = cursor.pgresult
+    names = [(result.fname(n) or b"").decode() for n in range(result.nfields)] if result else []
+    return lambda values: dict(zip(names, values, strict=True))
+
+
+def _has_rows(cursor: psycopg.Cursor[Any] | psycopg.AsyncCursor[Any]) -> bool:
+    # `description` would describe each column for nobody.
+    return cursor.rownumber is not None
 
 
 def _by_sqlalchemy(connection: Connection, sql: str, params: Mapping[str, Any]) -> Rows:
@@ -193,8 +225,8 @@ async def _by_async_psycopg(
     caller: psycopg.AsyncConnection[Any], sql: str, params: Mapping[str, Any]
 ) -> Rows:
     try:
-        async with psycopg.AsyncCursor(caller, row_factory=dict_row) as cursor:
-            await cursor.execute(sql.encode(), params)
-            return await cursor.fetchall() if cursor.description is not None else []
+        async with psycopg.AsyncCursor(caller, row_factory=_named) as cursor:
+            await cursor.execute(_encoded(sql), params)
+            return await cursor.fetchall() if _has_rows(cursor) else []
     except psycopg.Error as error:
         raise _told(error) from None
