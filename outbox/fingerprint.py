@@ -11,10 +11,12 @@ import hashlib
 import json
 import math
 import unicodedata
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from functools import lru_cache
+from operator import methodcaller
 from typing import Any
 from uuid import UUID
 
@@ -28,6 +30,8 @@ Rule = Callable[[Mapping[str, Any]], bytes]
 # before it is written: processes of two releases that run side by side then find each other's rows.
 FINGERPRINT_VERSION = 1
 MAX_INTEGER = 2**53 - 1
+# Longer texts are no names and no words of a scope, and are not kept.
+_WORD_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +77,7 @@ def cleaned(value: Any, path: str, limits: Limits = Limits(), depth: int = 0) ->
     """
     if depth > limits.max_depth:
         raise Invalid(path, f"is nested deeper than {limits.max_depth} levels")
-    if value is None or isinstance(value, bool):
+    if _is_clean(value):
         return value
     if isinstance(value, str):
         return _text(value, path)
@@ -84,7 +88,9 @@ def cleaned(value: Any, path: str, limits: Limits = Limits(), depth: int = 0) ->
         if len(named) < len(value):
             raise Invalid(path, "has one key in two spellings of the same text")
         return {
-            name: cleaned(item, _within(path, name), limits, depth + 1)
+            name: item
+            if depth < limits.max_depth and _is_clean(item)
+            else cleaned(item, _within(path, name), limits, depth + 1)
             for name, item in named.items()
         }
     if isinstance(value, list | tuple):
@@ -103,7 +109,19 @@ def cleaned(value: Any, path: str, limits: Limits = Limits(), depth: int = 0) ->
     raise Invalid(path, f"is a {type(value).__name__}, which JSON cannot carry")
 
 
+def _is_clean(value: object) -> bool:
+    """Whether a value is sure to be kept as it is, as most are: told by its very type, for a
+    subclass is not. ASCII is text in its composed form, and UTF-8."""
+    if type(value) is str:
+        return value.isascii() and "\x00" not in value
+    if type(value) is int:
+        return -MAX_INTEGER <= value <= MAX_INTEGER
+    return value is None or type(value) is bool
+
+
 def _name(name: Any, path: str) -> str:
+    if type(name) is str and _is_clean(name):
+        return name
     if not isinstance(name, str):
         raise Invalid(path, f"has a key that is a {type(name).__name__}, not text")
     return _text(name, _within(path, name))
@@ -154,10 +172,54 @@ def _number(value: int | float | Decimal, path: str) -> int | float:
 
 def canonical(value: Any, path: str, limits: Limits = Limits()) -> str:
     """RFC 8785 text of an already cleaned value. Raises ``Invalid`` when it is too long."""
-    encoded = rfc8785.dumps(value)
+    return within(rfc8785.dumps(value), path, limits)
+
+
+def within(encoded: bytes, path: str, limits: Limits = Limits()) -> str:
+    """Canonical bytes as text. Raises ``Invalid`` when they are too many."""
     if len(encoded) > limits.max_bytes:
         raise Invalid(path, f"is {len(encoded)} bytes; the limit is {limits.max_bytes}")
     return encoded.decode("utf-8")
+
+
+# An object's canonical text is that of its members, each by itself, with commas between them, in
+# the order of their names (RFC 8785, 3.2.1 to 3.2.3): whoever has the members has every object
+# that is made of some of them, without writing their values again.
+
+
+def members(value: Mapping[str, Any]) -> dict[str, bytes]:
+    """Of a cleaned object: each member's canonical bytes by its name, in canonical order."""
+    return {name: member(name, value[name]) for name in in_order(value)}
+
+
+def member(name: str, value: Any) -> bytes:
+    """The canonical bytes of one member."""
+    if isinstance(value, dict):
+        return word(name) + b":" + joined(members(value).values())
+    return word(name) + b":" + rfc8785.dumps(value)
+
+
+def joined(in_their_order: Iterable[bytes]) -> bytes:
+    """The canonical bytes of the object that has these members, given in canonical order."""
+    return b"{" + b",".join(in_their_order) + b"}"
+
+
+def in_order(names: Collection[str]) -> list[str]:
+    """Names in the order of their UTF-16 units. Code points have another order only where some
+    are beyond the first plane, so never those of ASCII."""
+    if "".join(names).isascii():
+        return sorted(names)
+    return sorted(names, key=methodcaller("encode", "utf-16-be"))
+
+
+def word(text: str) -> bytes:
+    """The canonical bytes of a text that comes again and again: a name, or a word of a scope."""
+    return _word(text) if len(text) <= _WORD_CHARS else rfc8785.dumps(text)
+
+
+@lru_cache(maxsize=4096)
+def _word(text: str) -> bytes:
+    return rfc8785.dumps(text)
 
 
 def _canonical_json(identity: Mapping[str, Any]) -> bytes:
@@ -169,10 +231,16 @@ def _canonical_json(identity: Mapping[str, Any]) -> bytes:
 RULES: dict[int, Rule] = {1: _canonical_json}
 
 
-def fingerprint(identity: Mapping[str, Any], version: int | None = None) -> bytes:
+def fingerprint(
+    identity: Mapping[str, Any], version: int | None = None, *, text: bytes | None = None
+) -> bytes:
     """SHA-256 (32 bytes) of the cleaned identity fields by one of ``RULES``: by
-    ``FINGERPRINT_VERSION`` unless another is named."""
-    return RULES[written_version() if version is None else version](identity)
+    ``FINGERPRINT_VERSION`` unless another is named. ``text`` is their canonical text, where it has
+    been made already."""
+    rule = RULES[written_version() if version is None else version]
+    if text is not None and rule is _canonical_json:
+        return hashlib.sha256(text).digest()
+    return rule(identity)
 
 
 def written_version() -> int:
@@ -195,30 +263,31 @@ def intent_key(
 ) -> bytes:
     """The idempotency key (32 bytes), born here and nowhere else.
 
-    A canonical JSON array is an unambiguous encoding: no field can leak into its neighbour.
+    A canonical JSON array is an unambiguous encoding: no field can leak into its neighbour. It is
+    its elements with commas between them, each canonical by itself: hex digits in quotes, and a
+    whole number as its digits.
     """
     scope = {
-        "run": ["run", run_id],
-        "epoch": ["epoch", run_id, epoch],
-        "tenant": ["tenant"],
+        "run": ("run", run_id),
+        "epoch": ("epoch", run_id, epoch),
+        "tenant": ("tenant",),
     }[once_per]
-    parts: list[Any] = [
-        "outbox-key/1",
-        tenant,
-        vendor,
-        account,
-        scope,
-        tool,
-        print_.hex(),
-        occurrence,
-        str(supersedes) if supersedes else None,
-    ]
-    return hashlib.sha256(rfc8785.dumps(parts)).digest()
+    elements = (
+        word("outbox-key/1"),
+        word(tenant),
+        word(vendor),
+        word(account),
+        b"[" + b",".join(map(word, scope)) + b"]",
+        word(tool),
+        b'"%b"' % print_.hex().encode(),
+        b"%d" % occurrence,
+        rfc8785.dumps(str(supersedes)) if supersedes else b"null",
+    )
+    return hashlib.sha256(b"[" + b",".join(elements) + b"]").digest()
 
 
 def intent_id(key: bytes) -> UUID:
     """The row's id: a UUID of version 8 made from the key, so every try names the same row."""
-    raw = bytearray(key[:16])
-    raw[6] = (raw[6] & 0x0F) | 0x80
-    raw[8] = (raw[8] & 0x3F) | 0x80
-    return UUID(bytes=bytes(raw))
+    number = int.from_bytes(key[:16])
+    version, variant = 0xF << 76, 0x3 << 62
+    return UUID(int=number & ~(version | variant) | 0x8 << 76 | 0x2 << 62)

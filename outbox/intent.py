@@ -10,25 +10,26 @@ from typing import Any
 from urllib.parse import quote
 from uuid import UUID
 
+from outbox.arguments import arguments_of, money_of
 from outbox.codec import PLAIN_NAME, Codec, seal_text
-from outbox.contract import carried
 from outbox.errors import Invalid
 from outbox.fingerprint import (
     RULES,
     Limits,
     canonical,
-    cleaned,
     fingerprint,
     intent_id,
     intent_key,
+    joined,
+    members,
     parse_json,
+    within,
     written_version,
 )
 from outbox.policy import Policy
 from outbox.request import frozen
-from outbox.tool import Scope, WriteTool, is_reserved, listed, shown
+from outbox.tool import Scope, WriteTool
 
-_MAX_MONEY = 10**15
 _GATE_PART_CHARS = 200
 _LANE_TENANT_CHARS = 32
 
@@ -53,7 +54,6 @@ class Draft:
     scope: Scope
     identity: str = field(repr=False)
     guard: str = field(repr=False)
-    free: str = field(repr=False)
     args: str = field(repr=False)
     notes: tuple[str, ...]
     ever: tuple[Recorded, ...]
@@ -95,24 +95,26 @@ def draft(
 ) -> Draft:
     """Validates, strips, canonicalises and freezes. Raises ``Invalid`` naming the field."""
     _check(tool, scope, occurrence)
-    arguments, notes = _arguments(tool, args, limits)
-    identity = {n: arguments[n] for n in tool.identity} if tool.identity else dict(arguments)
-    guard = {n: arguments[n] for n in tool.guard}
-    free = {n: v for n, v in arguments.items() if n not in identity and n not in guard}
-    amount, currency = money = _money(tool, arguments)
-    ever = _recorded(tool, scope, identity, occurrence, supersedes)
+    arguments, notes = arguments_of(tool, args, limits)
+    # Each value is written once; what is made of the same values is made of that.
+    written = members(arguments)
+    amount, currency = money = money_of(tool, arguments)
+    identity = joined([written[n] for n in written if not tool.identity or n in tool.identity])
+    ever = _recorded(tool, scope, arguments, identity, occurrence, supersedes)
     key = ever[written_version()].key
     id_ = intent_id(key)
     marks = {"outbox_id": str(id_), "outbox_key": key.hex()}
-    request = frozen(tool, scope, arguments, money, marks, limits)
+    request = frozen(tool, scope, arguments, written, money, marks, limits)
+    guard = joined([written[n] for n in written if n in tool.guard])
     texts = {
-        name: canonical(part, "args", limits)
-        for name, part in (("identity", identity), ("guard", guard), ("args", arguments))
+        "identity": within(identity, "args", limits),
+        "guard": within(guard, "args", limits),
+        "args": within(joined(written.values()), "args", limits),
     }
     columns: dict[str, Any] = {
         **_said(tool, scope),
         **texts,
-        "id": str(id_),
+        "id": marks["outbox_id"],
         "occurrence": occurrence,
         "supersedes": str(supersedes) if supersedes else None,
         "key": key,
@@ -133,7 +135,6 @@ def draft(
         tool=tool,
         scope=scope,
         **texts,
-        free=canonical(free, "args", limits),
         notes=tuple(notes),
         ever=tuple(ever.values()),
         columns=columns,
@@ -154,14 +155,16 @@ def _check(tool: WriteTool, scope: Scope, occurrence: Any) -> None:
 def _recorded(
     tool: WriteTool,
     scope: Scope,
-    identity: Mapping[str, Any],
+    arguments: Mapping[str, Any],
+    text: bytes,
     occurrence: int,
     supersedes: UUID | None,
 ) -> dict[int, Recorded]:
-    """By fingerprint version, the oldest first."""
+    """By fingerprint version, the oldest first. ``text`` is the canonical text of the identity."""
+    identity = {n: arguments[n] for n in tool.identity} if tool.identity else arguments
     found = {}
     for version in sorted(RULES):
-        print_ = fingerprint(identity, version)
+        print_ = fingerprint(identity, version, text=text)
         key = intent_key(
             tenant=scope.tenant,
             vendor=tool.vendor,
@@ -196,7 +199,7 @@ def _said(tool: WriteTool, scope: Scope) -> dict[str, Any]:
         "on_doubt": tool.on_doubt,
         "resend_when_absent": tool.resend_when_absent,
         "gate": gate_of(tool.vendor, scope.account, tool.name, scope.tenant),
-        "carries": carried(tool.contract, tool.operation),
+        "carries": tool.carries,
         "args_codec": PLAIN_NAME,
         "request_codec": PLAIN_NAME,
         "request_path": None,
@@ -224,56 +227,6 @@ def sealed(made: Draft, codec: Codec) -> Draft:
             codec, columns[name], f"intents.{name}", columns["id"]
         )
     return replace(made, columns=columns)
-
-
-def _arguments(
-    tool: WriteTool, args: Mapping[str, Any] | str | bytes, limits: Limits
-) -> tuple[dict[str, Any], list[str]]:
-    raw = parse_json(args) if isinstance(args, str | bytes) else args
-    if not isinstance(raw, Mapping):
-        raise Invalid("args", f"must be an object, not {type(raw).__name__}")
-    stripped: list[str] = []
-    kept: dict[str, Any] = {}
-    for name, value in raw.items():
-        if isinstance(name, str) and is_reserved(name):
-            stripped.append(name)
-        else:
-            kept[name] = value
-    if stripped and tool.strict:
-        where = f"args.{shown(stripped[0])}"
-        raise Invalid(where, "is reserved: the key and the scope are not arguments")
-    notes = [f"stripped the reserved argument {listed(stripped)}"] if stripped else []
-    arguments = cleaned(kept, "args", limits)
-    if tool.validator is not None:
-        error = next(iter(tool.validator.iter_errors(arguments)), None)
-        if error is not None:
-            where = "".join(
-                f"[{p}]" if isinstance(p, int) else f".{shown(p)}" for p in error.absolute_path
-            )
-            # The library's message quotes the value, which may be personal data.
-            raise Invalid(f"args{where}", f"breaks the schema's rule {error.validator!r}")
-    for name in (*tool.identity, *tool.guard, *tool.lane, *tool.money):
-        if arguments.get(name) is None:
-            raise Invalid(f"args.{name}", f"is missing; {tool.name} declares it")
-    return arguments, notes
-
-
-def _money(tool: WriteTool, arguments: Mapping[str, Any]) -> tuple[int | None, str | None]:
-    if not tool.money:
-        return None, None
-    amount_name, currency_name = tool.money
-    amount = arguments[amount_name]
-    if isinstance(amount, bool) or not isinstance(amount, int):
-        raise Invalid(
-            f"args.{amount_name}",
-            "must be an integer in the currency's smallest unit (1999 for 19.99)",
-        )
-    if not 0 <= amount <= _MAX_MONEY:
-        raise Invalid(f"args.{amount_name}", f"must be an amount from 0 to {_MAX_MONEY}")
-    currency = arguments[currency_name]
-    if not (isinstance(currency, str) and len(currency) == 3 and currency.isascii()):
-        raise Invalid(f"args.{currency_name}", "must be a currency code of three letters")
-    return amount, currency.lower()
 
 
 def _lane(tool: WriteTool, scope: Scope, arguments: Mapping[str, Any]) -> str | None:

@@ -4,50 +4,45 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from copy import deepcopy
+from functools import lru_cache
 from typing import Any
+
+import rfc8785
 
 from outbox.contract import KeySlot
 from outbox.contracts.keys import rendered
 from outbox.errors import Invalid
-from outbox.fingerprint import Limits, canonical, cleaned
+from outbox.fingerprint import Limits, cleaned, in_order, joined, member, within, word
 from outbox.tool import Scope, WriteTool, shown
 
 _OBJECT_ID = re.compile(r"[A-Za-z0-9_]{1,255}\Z")
 # Of a vendor that only a file describes: one plain segment, and neither "." nor "..".
 _SEGMENT = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.~-]{0,254}\Z")
+# What has names in it.
+_HOLDING = (dict, list)
 
 
 def frozen(
     tool: WriteTool,
     scope: Scope,
     arguments: Mapping[str, Any],
+    written: Mapping[str, bytes],
     money: tuple[int | None, str | None],
     ours: Mapping[str, str],
     limits: Limits,
 ) -> str:
     """Canonical JSON of account, API version, method, path and parameters.
 
-    ``money`` is the guarded amount and currency, ``ours`` the marks by which the vendor's object is
-    found again. Raises ``Invalid`` naming the parameter.
+    ``written`` are the arguments as canonical members, ``money`` is the guarded amount and
+    currency, ``ours`` the marks by which the vendor's object is found again. Raises ``Invalid``
+    naming the parameter.
     """
-    spec = tool.spec
-    if tool.request is not None:
-        # A copy of its own: what it changes must not reach the recorded arguments.
-        built = tool.request(deepcopy(dict(arguments)))
-        if not isinstance(built, Mapping):
-            raise Invalid("tool.request", "must return an object of vendor parameters")
-        params = cleaned(dict(built), "request", limits)
-    else:
-        passes = arguments.keys() if spec.passes_all else spec.passes
-        params = {n: v for n, v in arguments.items() if n in passes}
-        identity = tool.identity or tuple(arguments)
-        extra = {n: arguments[n] for n in identity if n not in passes}
-        if extra and spec.marks and not spec.mark_is_text:
-            _map_at(params, spec.marks[0]).update(extra)
-    if tool.contract.body == "form":
+    spec, contract = tool.spec, tool.contract
+    params = _params(tool, arguments, limits)
+    is_form = contract.body == "form"
+    if is_form:
         _check_names(params, "request")
-    path = _path(spec.path, params, is_form=tool.contract.body == "form")
+    path = _path(spec.path, params, is_form=is_form)
     if spec.check is not None:
         spec.check(params)
     _check_money(tool, params, money)
@@ -57,18 +52,58 @@ def frozen(
             _set(params, mark, ours["outbox_id"])
         else:
             _mark(params, mark, tool, ours)
-    whole: dict[str, Any] = {
-        "account": scope.account,
-        "api_version": tool.contract.api_version,
-        "method": spec.method,
-        "path": path,
-        "params": params,
-    }
-    slot = tool.contract.key_slot
+    if contract.key_slot is not None:
+        _put_key(params, contract.key_slot, ours["outbox_key"])
+    # An argument that is passed on, as the very object that it is, is written already.
+    body = joined(
+        [
+            written[name]
+            if name in written and params[name] is arguments[name]
+            else member(name, params[name])
+            for name in in_order(params)
+        ]
+    )
+    # In canonical order: account, api_version, key, method, params, path.
+    head = _head(scope.account, contract.api_version, spec.method, contract.key_slot)
+    whole = joined((head, word("params") + b":" + body, member("path", path)))
+    return within(whole, "request", limits)
+
+
+@lru_cache(maxsize=4096)
+def _head(account: str, api_version: str, method: str, slot: KeySlot | None) -> bytes:
+    """Of a request's canonical text the members before its parameters."""
+    said: dict[str, Any] = {"account": account, "api_version": api_version, "method": method}
     if slot is not None:
-        whole["key"] = slot.as_json()
-        _put_key(params, slot, ours["outbox_key"])
-    return canonical(whole, "request", limits)
+        said["key"] = slot.as_json()
+    return rfc8785.dumps(said)[1:-1]
+
+
+def _params(tool: WriteTool, arguments: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
+    """The vendor's parameters, before anything of ours is in them."""
+    spec = tool.spec
+    if tool.request is not None:
+        # A copy of its own: what it changes must not reach the recorded arguments.
+        built = tool.request(_copied(arguments))
+        if not isinstance(built, Mapping):
+            raise Invalid("tool.request", "must return an object of vendor parameters")
+        named: dict[str, Any] = cleaned(dict(built), "request", limits)
+        return named
+    passes = arguments.keys() if spec.passes_all else spec.passes
+    params = {n: v for n, v in arguments.items() if n in passes}
+    identity = tool.identity or tuple(arguments)
+    extra = {n: arguments[n] for n in identity if n not in passes}
+    if extra and spec.marks and not spec.mark_is_text:
+        _map_at(params, spec.marks[0]).update(extra)
+    return params
+
+
+def _copied(value: Any) -> Any:
+    """A copy of a cleaned value, which is of objects, lists and what nobody can change."""
+    if isinstance(value, dict):
+        return {name: _copied(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_copied(item) for item in value]
+    return value
 
 
 def _put_key(params: dict[str, Any], slot: KeySlot, key: str) -> None:
@@ -84,10 +119,12 @@ def _check_names(value: Any, path: str) -> None:
         for name, item in value.items():
             if "[" in name or "]" in name:
                 raise Invalid(f"{path}.{shown(name)}", "must have no square brackets in its name")
-            _check_names(item, f"{path}.{shown(name)}")
+            if isinstance(item, _HOLDING):
+                _check_names(item, f"{path}.{shown(name)}")
     elif isinstance(value, list):
         for position, item in enumerate(value):
-            _check_names(item, f"{path}[{position}]")
+            if isinstance(item, _HOLDING):
+                _check_names(item, f"{path}[{position}]")
 
 
 def _check_money(

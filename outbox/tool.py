@@ -6,13 +6,13 @@ import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Literal
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 
-from outbox.contract import Operation, VendorContract
+from outbox.contract import Operation, VendorContract, carried
 from outbox.contracts import contract_of
 from outbox.errors import Invalid
 from outbox.policy import MOST_DEPTH
@@ -25,11 +25,18 @@ RESERVED_ARGUMENTS = frozenset(
 )
 
 _NAMED = 8
+_KEPT_CHARS = 100
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,99}\Z")
 
 
 def is_reserved(name: str) -> bool:
     """Whether an argument's name, however it is spelled, is one that only the harness may set."""
+    # What a model names may be long, and is not kept then.
+    return _is_reserved(name) if len(name) <= _KEPT_CHARS else _is_reserved.__wrapped__(name)
+
+
+@lru_cache(maxsize=4096)
+def _is_reserved(name: str) -> bool:
     return name.casefold().replace("_", "").replace("-", "") in RESERVED_ARGUMENTS
 
 
@@ -160,6 +167,16 @@ class WriteTool:
     def spec(self) -> Operation:
         """The operation's data."""
         return self.contract.operations[self.operation]
+
+    @cached_property
+    def carries(self) -> str:
+        """By what the vendor knows its requests again."""
+        return carried(self.contract, self.operation)
+
+    @cached_property
+    def needed(self) -> tuple[str, ...]:
+        """The arguments that a write cannot be without, in the order in which they are missed."""
+        return tuple(dict.fromkeys((*self.identity, *self.guard, *self.lane, *self.money)))
 
     @cached_property
     def validator(self) -> Draft202012Validator | None:

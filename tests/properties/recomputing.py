@@ -64,7 +64,7 @@ def computed(asked: Asked) -> dict[str, Any]:
         "ever": {
             v: [r.fingerprint.hex(), r.key.hex()] for v, r in zip(RULES, made.ever, strict=True)
         },
-        "texts": [made.identity, made.guard, made.free, made.args],
+        "texts": [made.identity, made.guard, made.args],
         "request": made.columns["request"],
         "lane": made.columns["lane"],
         "gate": made.columns["gate"],

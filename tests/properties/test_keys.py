@@ -16,15 +16,18 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+import rfc8785
 from hypothesis import event, given
 from hypothesis import strategies as st
 
 from outbox import fingerprint as fingerprints
 from outbox.errors import Invalid
 from outbox.fingerprint import RULES, Limits, canonical, cleaned, fingerprint
+from outbox.intent import draft
+from outbox.tool import Scope, WriteTool
 from tests.properties.profiles import bounded
 from tests.properties.recomputing import Asked, computed
-from tests.properties.values import ANYTHING, VALUES, Refused, meaning, pairs
+from tests.properties.values import ANYTHING, LEAVES, VALUES, Refused, meaning, pairs
 
 CHECKOUT = Path(__file__).parents[2]
 DEEP = Limits(max_bytes=2**20)
@@ -100,6 +103,47 @@ def test_the_canonical_text_is_json_of_the_very_value_and_is_rfc_8785(value: Any
     for listed in names:
         assert listed == sorted(listed, key=lambda name: name.encode("utf-16-be"))
     assert not re.search(r"\s", re.sub(r'"(?:[^"\\]|\\.)*"', "", text)), "blanks between the parts"
+
+
+# Names that text and its UTF-16 units put into different orders, and that are written escaped.
+_NAMES = st.text('aB\u00e9\ue000\U0001f600"', min_size=1, max_size=3)
+_VALUES = st.recursive(
+    LEAVES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_NAMES, inner, max_size=4),
+    max_leaves=6,
+)
+_PASSING = WriteTool(
+    "pass",
+    vendor="stripe",
+    operation="customers.create",
+    identity=("a",),
+    guard=("\ue000",),
+    request=lambda args: {**args, "B": args["a"]},
+)
+
+
+@given(
+    st.dictionaries(_NAMES, _VALUES, max_size=5),
+    st.integers(0, 9),
+    st.text('a/\u00e9"', min_size=1),
+)
+@bounded(180)
+def test_what_is_put_together_of_its_parts_is_what_the_library_writes_of_the_whole(
+    value: dict[str, Any], amount: int, run_id: str
+) -> None:
+    args = cleaned({**value, "a": run_id, "\ue000": amount}, "args", DEEP)
+    made = draft(_PASSING, Scope("acme", run_id, account="\u00e9"), args, limits=DEEP)
+    parts = {"a": args["a"]}, {"\ue000": args["\ue000"]}, args
+    texts = [rfc8785.dumps(part).decode() for part in parts]
+    assert [made.identity, made.guard, made.args] == texts
+    request = made.columns["request"]
+    assert rfc8785.dumps(json.loads(request)).decode() == request
+    passed = {**args, "B": args["a"], "metadata": 0}
+    assert {**json.loads(request)["params"], "metadata": 0} == passed
+    printed = hashlib.sha256(texts[0].encode()).hexdigest()
+    key: Any = ["outbox-key/1", "acme", "stripe", "\u00e9", ["run", run_id], "pass"]
+    key += [printed, 0, None]
+    assert made.key == hashlib.sha256(rfc8785.dumps(key)).digest()
 
 
 # -- keys ----------------------------------------------------------------------------------------

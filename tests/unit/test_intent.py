@@ -65,7 +65,6 @@ def test_each_argument_is_identity_guard_or_free() -> None:
     one = made(memo="hello")
     assert json.loads(one.identity) == {"invoice_id": "in_7"}
     assert json.loads(one.guard) == {"amount": 4900, "currency": "usd", "customer": "cus_1"}
-    assert json.loads(one.free) == {"memo": "hello"}
     assert json.loads(one.columns["args"]) == {**ARGS, "memo": "hello"}
 
 
@@ -73,7 +72,7 @@ def test_without_a_declaration_every_argument_is_identity() -> None:
     one = draft(NOTE, SCOPE, {"name": "Jane", "description": "a"})
     other = draft(NOTE, SCOPE, {"name": "Jane", "description": "b"})
     assert one.key != other.key
-    assert one.free == "{}"
+    assert (one.identity, one.guard) == (one.args, "{}")
 
 
 def test_a_key_supplied_by_a_model_never_counts() -> None:
