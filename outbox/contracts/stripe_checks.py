@@ -59,9 +59,11 @@ def checked(
         ):
             raise Invalid("request.currency", "must be three lower-case letters, as usd")
         for name, limit in _TEXT_LIMITS.items():
-            _check_text(name, params.get(name), limit)
+            if name in params:
+                _check_text(name, params[name], limit)
         for path in _METADATA_PATHS:
-            _check_metadata(path, params)
+            if path[0] in params:
+                _check_metadata(path, params)
 
     return check
 
