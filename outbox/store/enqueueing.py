@@ -44,20 +44,20 @@ def sought(draft: Draft) -> dict[str, Any]:
 def insert_or_find(draft: Draft, is_committed: Callable[[Params], bool]) -> Steps:
     """Steps of one enqueue; returns (row, deduplicated), or (None, False) for a stale epoch.
     ``is_committed`` looks for the draft outside the caller's transaction, by ``FIND``."""
-    seek = sought(draft)
-    if len(draft.ever) > 1:
+    has_versions = len(draft.ever) > 1
+    if has_versions:
         rows = yield TURN, {"turn": _turn(draft)}
         # A snapshot may hide what is recorded under another version, and no index would tell.
-        if rows[0]["isolation"] != "read committed" and is_committed(seek):
-            rows = yield FIND, seek
+        if rows[0]["isolation"] != "read committed" and is_committed(sought(draft)):
+            rows = yield FIND, sought(draft)
             if not rows:
                 raise retry()
     # Again where the row that stood in the way stopped doing so between the two statements: a
     # guarded twin whose outcome was told just then.
     for _ in range(_TRIES):
-        if len(draft.ever) > 1 or draft.columns["supersedes"] is not None:
+        if has_versions or draft.columns["supersedes"] is not None:
             # What is recorded stays so, also where it could not be recorded now.
-            rows = yield FIND, seek
+            rows = yield FIND, sought(draft)
             if rows:
                 return _found(rows[0], draft), True
         if draft.columns["supersedes"] is not None:
@@ -65,13 +65,13 @@ def insert_or_find(draft: Draft, is_committed: Callable[[Params], bool]) -> Step
         rows = yield INSERT, {"drafts": as_drafts([draft.columns])}
         if rows:
             return _fresh(draft, rows[0]), False
-        rows = yield FIND, seek
+        rows = yield FIND, sought(draft)
         if rows:
             return _found(rows[0], draft), True
         over = yield OVER, draft.columns
         if over:
             return None, False
-    if is_committed(seek):
+    if is_committed(sought(draft)):
         raise retry()
     # What stands in the way, again and again, is nothing that this login may see.
     raise KeyTaken(str(draft.id))

@@ -23,12 +23,16 @@ _FIELDS = ", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items())
 
 def as_drafts(rows: Sequence[Mapping[str, Any]]) -> str:
     """The JSON that ``INSERT`` takes: of each row its columns, and its place in the order."""
-    return json.dumps([{**row, "n": n} for n, row in enumerate(rows)], default=_as_bytea)
+    return _as_json([{**row, "n": n} for n, row in enumerate(rows)])
 
 
 def _as_bytea(value: Any) -> str:
     """The one kind of value that JSON does not carry itself."""
     return "\\x" + bytes(value).hex()
+
+
+# Made once, and not for each call; no row of columns holds itself.
+_as_json = json.JSONEncoder(default=_as_bytea, check_circular=False).encode
 
 
 # What is told of a row, and what a second enqueue compares. Times come as numbers or as text: the
