@@ -94,6 +94,22 @@ def differing(recorded: str, given: str) -> tuple[str, ...]:
 
 
 _MISSING = object()
+_NEW = Status.PENDING
+_NEW_WORD = told(_NEW, doubt=0)
+
+
+def recorded_now(row: Mapping[str, Any], tool: str, at: datetime, notes: tuple[str, ...]) -> Answer:
+    """The answer of an intent that was not there before, and that nobody has seen yet."""
+    return Answer(
+        intent_id=_id_of(row),
+        told=_NEW_WORD.value,
+        status=_NEW.value,
+        next=_NEXT[_NEW_WORD].format(tool=tool),
+        tool=tool,
+        recorded_at=at,
+        notes=notes,
+        xid=row["xid"],
+    )
 
 
 def answer_of(
@@ -104,10 +120,8 @@ def answer_of(
         Status(row["status"]), row["doubt"], contradicted=row["contradicted_at"] is not None
     )
     settled = word in (Told.SETTLED, Told.FAILED)
-    id_ = row["id"]
     return Answer(
-        # As this driver reads it, or another one.
-        intent_id=id_ if type(id_) is UUID else UUID(str(id_)),
+        intent_id=_id_of(row),
         told=word.value,
         status=row["status"],
         next=_NEXT[word].format(tool=row["tool"]),
@@ -120,6 +134,12 @@ def answer_of(
         notes=tuple(notes),
         xid=row.get("xid") or "",
     )
+
+
+def _id_of(row: Mapping[str, Any]) -> UUID:
+    """As most drivers read it, or as another one does."""
+    id_ = row["id"]
+    return id_ if type(id_) is UUID else UUID(str(id_))
 
 
 def not_seen(intent_id: UUID) -> Answer:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Self
 from uuid import UUID
 
-from outbox.answers import Answer, Settlement, answer_of, differing, settlement_of
+from outbox.answers import Answer, Settlement, answer_of, differing, recorded_now, settlement_of
 from outbox.codec import Sealed, open_text
 from outbox.doorbell import Doorbell
 from outbox.errors import IntentMismatch, Invalid, StaleEpoch
@@ -181,7 +181,7 @@ class Outbox:
     def _steps_of_all(self, drafts: list[Draft]) -> Steps:
         yield from self._admit(drafts)
         fresh = yield from enqueueing.insert_many(drafts)
-        answers = {n: answer_of(row, notes=drafts[n].notes) for n, row in fresh.items()}
+        answers = {n: _recorded_now(drafts[n], row) for n, row in fresh.items()}
         rest = set(range(len(drafts))) - answers.keys()
         for position in enqueueing.in_lock_order(drafts, rest):
             answers[position] = yield from self._steps(drafts[position])
@@ -192,7 +192,7 @@ class Outbox:
         if row is None:
             raise StaleEpoch(made.scope.run_id, made.scope.epoch)
         if not found:
-            return answer_of(row, notes=made.notes)
+            return _recorded_now(made, row)
         notes = made.notes
         if row["guard"] != made.guard:
             raise IntentMismatch(str(row["id"]), differing(row["guard"], made.guard))
@@ -287,6 +287,11 @@ class Outbox:
         store = self._store.take()
         if store is not None:
             store.close()
+
+
+def _recorded_now(made: Draft, row: Mapping[str, Any]) -> Answer:
+    at = enqueueing.moment(row["created_at"])
+    return recorded_now(row, made.tool.name, at, made.notes)
 
 
 def _one(sql: str, params: Mapping[str, Any]) -> Steps:

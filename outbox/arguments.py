@@ -19,7 +19,7 @@ def arguments_of(
     """The arguments, cleaned, of a caller's object or JSON text, and notes of what was stripped.
     Raises ``Invalid`` naming the field."""
     raw = parse_json(args) if isinstance(args, _TEXT) else args
-    if not isinstance(raw, Mapping):
+    if type(raw) is not dict and not isinstance(raw, Mapping):
         raise Invalid("args", f"must be an object, not {type(raw).__name__}")
     stripped: list[str] = []
     kept: dict[str, Any] = {}

@@ -32,6 +32,7 @@ FINGERPRINT_VERSION = 1
 MAX_INTEGER = 2**53 - 1
 # Longer texts are no names and no words of a scope, and are not kept.
 _WORD_CHARS = 200
+_NUMBERS = (int, float, Decimal)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +82,9 @@ def cleaned(value: Any, path: str, limits: Limits = Limits(), depth: int = 0) ->
         return value
     if isinstance(value, str):
         return _text(value, path)
-    if isinstance(value, int | float | Decimal):
+    if isinstance(value, _NUMBERS):
         return _number(value, path)
-    if isinstance(value, Mapping):
+    if type(value) is dict or isinstance(value, Mapping):
         named = {_name(name, path): item for name, item in value.items()}
         if len(named) < len(value):
             raise Invalid(path, "has one key in two spellings of the same text")
@@ -212,6 +213,11 @@ def in_order(names: Collection[str]) -> list[str]:
     return sorted(names, key=methodcaller("encode", "utf-16-be"))
 
 
+def hexed(digits: str) -> bytes:
+    """The canonical bytes of hex digits, with dashes or without, as text: none is escaped."""
+    return b'"%b"' % digits.encode()
+
+
 def word(text: str) -> bytes:
     """The canonical bytes of a text that comes again and again: a name, or a word of a scope."""
     return _word(text) if len(text) <= _WORD_CHARS else rfc8785.dumps(text)
@@ -264,30 +270,33 @@ def intent_key(
     """The idempotency key (32 bytes), born here and nowhere else.
 
     A canonical JSON array is an unambiguous encoding: no field can leak into its neighbour. It is
-    its elements with commas between them, each canonical by itself: hex digits in quotes, and a
-    whole number as its digits.
+    its elements with commas between them, each canonical by itself; a whole number is its digits.
     """
     scope = {
         "run": ("run", run_id),
         "epoch": ("epoch", run_id, epoch),
         "tenant": ("tenant",),
     }[once_per]
-    elements = (
-        word("outbox-key/1"),
-        word(tenant),
-        word(vendor),
-        word(account),
-        b"[" + b",".join(map(word, scope)) + b"]",
-        word(tool),
-        b'"%b"' % print_.hex().encode(),
-        b"%d" % occurrence,
-        rfc8785.dumps(str(supersedes)) if supersedes else b"null",
-    )
-    return hashlib.sha256(b"[" + b",".join(elements) + b"]").digest()
+    begins = _key_begins(tenant, vendor, account, scope, tool)
+    repeats = rfc8785.dumps(str(supersedes)) if supersedes else b"null"
+    ends = b",%b,%d,%b]" % (hexed(print_.hex()), occurrence, repeats)
+    return hashlib.sha256(begins + ends).digest()
+
+
+@lru_cache(maxsize=4096)
+def _key_begins(tenant: str, vendor: str, account: str, scope: tuple[str, ...], tool: str) -> bytes:
+    """What the keys of one tool's intents of one run have in common."""
+    parts = ["outbox-key/1", tenant, vendor, account, scope, tool]
+    return rfc8785.dumps(parts)[:-1]
 
 
 def intent_id(key: bytes) -> UUID:
     """The row's id: a UUID of version 8 made from the key, so every try names the same row."""
-    number = int.from_bytes(key[:16])
-    version, variant = 0xF << 76, 0x3 << 62
-    return UUID(int=number & ~(version | variant) | 0x8 << 76 | 0x2 << 62)
+    return UUID(intent_id_text(key.hex()))
+
+
+def intent_id_text(key: str) -> str:
+    """The same as text, from the key in hex: a UUID says its version in one digit, and its
+    variant in two bits of another."""
+    variant = "89ab"[int(key[16], 16) & 0x3]
+    return f"{key[:8]}-{key[8:12]}-8{key[13:16]}-{variant}{key[17:20]}-{key[20:32]}"

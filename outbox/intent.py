@@ -19,6 +19,7 @@ from outbox.fingerprint import (
     canonical,
     fingerprint,
     intent_id,
+    intent_id_text,
     intent_key,
     joined,
     members,
@@ -48,7 +49,6 @@ class Draft:
     ``args`` the arguments in the clear; ``ever`` is what it may be recorded as already, by the
     oldest fingerprint version that is known first."""
 
-    id: UUID
     key: bytes
     tool: WriteTool
     scope: Scope
@@ -58,6 +58,11 @@ class Draft:
     notes: tuple[str, ...]
     ever: tuple[Recorded, ...]
     columns: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def id(self) -> UUID:
+        """The id that its row has, or will have."""
+        return intent_id(self.key)
 
 
 def gate_prefix(*parts: str) -> str:
@@ -102,8 +107,8 @@ def draft(
     identity = joined([written[n] for n in written if not tool.identity or n in tool.identity])
     ever = _recorded(tool, scope, arguments, identity, occurrence, supersedes)
     key = ever[written_version()].key
-    id_ = intent_id(key)
-    marks = {"outbox_id": str(id_), "outbox_key": key.hex()}
+    digits = key.hex()
+    marks = {"outbox_id": intent_id_text(digits), "outbox_key": digits}
     request = frozen(tool, scope, arguments, written, money, marks, limits)
     guard = joined([written[n] for n in written if n in tool.guard])
     texts = {
@@ -130,7 +135,6 @@ def draft(
         "note": "; ".join(notes) or None,
     }
     return Draft(
-        id=id_,
         key=key,
         tool=tool,
         scope=scope,

@@ -173,7 +173,12 @@ class Policy:
         else:
             window = self.adapted(contract).window_s if contract.honours_keys else None
             default = min(self.ttl_max_s, window / 2) if window else self.ttl_max_s
-        return min(s for s in (asked_s, self.ttl_override_s, default) if s is not None)
+        # By comparisons alone: it is asked for each intent that is enqueued.
+        least = default
+        for s in (self.ttl_override_s, asked_s):
+            if s is not None and s <= least:
+                least = s
+        return least
 
     def quiet_after_s(self, contract: VendorContract) -> float:
         """From the end of the last lease until absence can be ruled (quiescence)."""

@@ -12,7 +12,7 @@ import rfc8785
 from outbox.contract import KeySlot
 from outbox.contracts.keys import rendered
 from outbox.errors import Invalid
-from outbox.fingerprint import Limits, cleaned, in_order, joined, member, within, word
+from outbox.fingerprint import Limits, cleaned, hexed, in_order, joined, member, within, word
 from outbox.tool import Scope, WriteTool, shown
 
 _OBJECT_ID = re.compile(r"[A-Za-z0-9_]{1,255}\Z")
@@ -54,19 +54,27 @@ def frozen(
             _mark(params, mark, tool, ours)
     if contract.key_slot is not None:
         _put_key(params, contract.key_slot, ours["outbox_key"])
-    # An argument that is passed on, as the very object that it is, is written already.
-    body = joined(
-        [
-            written[name]
-            if name in written and params[name] is arguments[name]
-            else member(name, params[name])
-            for name in in_order(params)
-        ]
-    )
+    marked = {name: word(name) + b":" + hexed(digits) for name, digits in ours.items()}
+    body = _again(params, {**arguments, **ours}, {**written, **marked})
     # In canonical order: account, api_version, key, method, params, path.
     head = _head(scope.account, contract.api_version, spec.method, contract.key_slot)
-    whole = joined((head, word("params") + b":" + body, member("path", path)))
+    whole = joined((head, b'"params":' + body, b'"path":' + word(path)))
     return within(whole, "request", limits)
+
+
+def _again(value: dict[str, Any], known: Mapping[str, Any], written: Mapping[str, bytes]) -> bytes:
+    """The canonical bytes of an object in which much is ``known``, of which ``written`` are the
+    members: what is the very same, under the same name, is not written again."""
+    return joined(
+        [
+            written[name]
+            if name in known and value[name] is known[name]
+            else word(name) + b":" + _again(value[name], known, written)
+            if isinstance(value[name], dict)
+            else member(name, value[name])
+            for name in in_order(value)
+        ]
+    )
 
 
 @lru_cache(maxsize=4096)

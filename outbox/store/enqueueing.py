@@ -13,7 +13,6 @@ from uuid import UUID
 
 from outbox.errors import Denied, KeyTaken, NotFound
 from outbox.intent import Draft
-from outbox.states import Status
 from outbox.store.callers import Params, Steps, retry
 from outbox.store.enqueueing_sql import (
     FIND,
@@ -42,7 +41,8 @@ def sought(draft: Draft) -> dict[str, Any]:
 
 
 def insert_or_find(draft: Draft, is_committed: Callable[[Params], bool]) -> Steps:
-    """Steps of one enqueue; returns (row, deduplicated), or (None, False) for a stale epoch.
+    """Steps of one enqueue; returns (row, deduplicated), or (None, False) for a stale epoch: of a
+    row that is new only what ``INSERT`` tells.
     ``is_committed`` looks for the draft outside the caller's transaction, by ``FIND``."""
     has_versions = len(draft.ever) > 1
     if has_versions:
@@ -64,7 +64,7 @@ def insert_or_find(draft: Draft, is_committed: Callable[[Params], bool]) -> Step
             yield from _check_superseded(draft)
         rows = yield INSERT, {"drafts": as_drafts([draft.columns])}
         if rows:
-            return _fresh(draft, rows[0]), False
+            return rows[0], False
         rows = yield FIND, sought(draft)
         if rows:
             return _found(rows[0], draft), True
@@ -74,7 +74,7 @@ def insert_or_find(draft: Draft, is_committed: Callable[[Params], bool]) -> Step
     if is_committed(sought(draft)):
         raise retry()
     # What stands in the way, again and again, is nothing that this login may see.
-    raise KeyTaken(str(draft.id))
+    raise KeyTaken(draft.columns["id"])
 
 
 def insert_many(drafts: Sequence[Draft]) -> Steps:
@@ -91,23 +91,10 @@ def insert_many(drafts: Sequence[Draft]) -> Steps:
         by_id = {str(row["id"]): row for row in rows}
         for n in piece:
             # Of two drafts of one intent only the first was recorded.
-            row = by_id.pop(str(drafts[n].id), None)
+            row = by_id.pop(drafts[n].columns["id"], None)
             if row is not None:
-                found[n] = _fresh(drafts[n], row)
+                found[n] = row
     return found
-
-
-def _fresh(draft: Draft, row: Params) -> Params:
-    """A row that was recorded just now, as ``FIND`` would give it, so far as an answer needs it."""
-    return {
-        "id": row["id"],
-        "status": Status.PENDING.value,
-        "doubt": 0,
-        "contradicted_at": None,
-        "tool": draft.tool.name,
-        "created_at": moment(row["created_at"]),
-        "xid": row["xid"],
-    }
 
 
 def in_lock_order(drafts: Sequence[Draft], places: Iterable[int]) -> list[int]:
@@ -148,7 +135,7 @@ def _found(row: Mapping[str, Any], draft: Draft) -> Mapping[str, Any]:
     prints = {one.fingerprint.hex() for one in draft.ever}
     ours = (draft.scope.tenant, draft.tool.vendor, draft.scope.account)
     if place != ours or row["fingerprint"] not in prints:
-        raise KeyTaken(str(draft.id))
+        raise KeyTaken(draft.columns["id"])
     return _timed(row)
 
 
@@ -168,7 +155,7 @@ def _check_superseded(draft: Draft) -> Steps:
         raise Denied(
             "contradicted", "supersedes: a person must rule first whether that intent landed"
         )
-    if row["successor"] is not None and str(row["successor"]) != str(draft.id):
+    if row["successor"] is not None and str(row["successor"]) != draft.columns["id"]:
         raise Denied("superseded_twice", "supersedes: that intent has a successor already")
     return None
 
