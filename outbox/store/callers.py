@@ -131,13 +131,13 @@ def run(steps: Steps, caller: Any) -> Any:
 
 
 def _executor(caller: Any) -> Any:
-    _check_driver(caller)
-    if isinstance(caller, psycopg.Connection):
-        return partial(_by_psycopg, caller)
-    if isinstance(caller, Session):
-        return lambda sql, params: _by_sqlalchemy(caller.connection(), sql, params)
-    if isinstance(caller, Connection):
-        return lambda sql, params: _by_sqlalchemy(caller, sql, params)
+    # A session's is the same for all of them: they are in one transaction.
+    connection = caller.connection() if isinstance(caller, Session) else caller
+    _check_driver(connection)
+    if isinstance(connection, psycopg.Connection):
+        return partial(_by_psycopg, connection)
+    if isinstance(connection, Connection):
+        return partial(_by_sqlalchemy, connection)
     raise Invalid(
         "session",
         f"is a {type(caller).__name__}; a SQLAlchemy Session or Connection or a psycopg 3 "
