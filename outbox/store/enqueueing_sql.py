@@ -21,18 +21,22 @@ _NAMES = ", ".join(_COLUMNS)
 _FIELDS = ", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items())
 
 
+# JSON carries no bytes: they are written as Postgres reads them.
+_BYTES = tuple(name for name, kind in _COLUMNS.items() if kind == "bytea")
+# Made once, and not for each call; no row of columns holds itself.
+_as_json = json.JSONEncoder(check_circular=False).encode
+
+
 def as_drafts(rows: Sequence[Mapping[str, Any]]) -> str:
     """The JSON that ``INSERT`` takes: of each row its columns, and its place in the order."""
-    return _as_json([{**row, "n": n} for n, row in enumerate(rows)])
+    return _as_json([_as_draft(row, n) for n, row in enumerate(rows)])
 
 
-def _as_bytea(value: Any) -> str:
-    """The one kind of value that JSON does not carry itself."""
-    return "\\x" + bytes(value).hex()
-
-
-# Made once, and not for each call; no row of columns holds itself.
-_as_json = json.JSONEncoder(default=_as_bytea, check_circular=False).encode
+def _as_draft(row: Mapping[str, Any], n: int) -> dict[str, Any]:
+    draft = {**row, "n": n}
+    for name in _BYTES:
+        draft[name] = "\\x" + row[name].hex()
+    return draft
 
 
 # What is told of a row, and what a second enqueue compares. Times come as numbers or as text: the
