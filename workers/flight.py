@@ -59,7 +59,8 @@ class Flight(Cut):
         super().cut()
 
 
-Results = queue.SimpleQueue[tuple[Flight, Outcome]]
+# None: whoever waits for a result shall look for something else.
+Results = queue.SimpleQueue[tuple[Flight, Outcome] | None]
 
 
 def tells_more(outcome: Outcome) -> bool:

@@ -7,40 +7,39 @@ import queue
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from vendors.watchdog import Watchdog
-from workers.flight import Flight
 from workers.monotonic import since_boot_s
 
-Fly = Callable[[Flight], None]
+T = TypeVar("T")
 
 
 class Pool(Protocol):
-    """The threads that call."""
+    """Threads that call, or write."""
 
-    def submit(self, fly: Fly, flight: Flight, /) -> object:
-        """Has one of them make the call."""
+    def submit(self, work: Callable[[T], None], of: T, /) -> object:
+        """Has one of them do it."""
 
     def shutdown(self) -> None:
-        """Ends them; nothing may be in flight."""
+        """Ends them; nothing may be under way."""
 
 
 class Threads:
-    """Threads that are started as they are needed, so many at the most. What the calls come to is
-    told by the flights: the standard pool makes a future for each, which was a fifth of what the
-    sender did for an intent."""
+    """Threads that are started as they are needed, so many at the most. What the work comes to is
+    told by what is worked on: the standard pool makes a future for each, which was a fifth of what
+    the sender did for an intent."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._started = 0
-        self._calls = queue.SimpleQueue[tuple[Fly, Flight] | None]()
-        # One for each thread that waits for a call.
+        self._work = queue.SimpleQueue[tuple[Callable[[Any], None], Any] | None]()
+        # One for each thread that waits for work.
         self._idle = queue.SimpleQueue[None]()
 
-    def submit(self, fly: Fly, flight: Flight, /) -> None:
-        """Has one of them make the call, which raises nothing. To be called by one thread alone."""
-        self._calls.put((fly, flight))
+    def submit(self, work: Callable[[T], None], of: T, /) -> None:
+        """Has one of them do what raises nothing. To be asked by one thread alone."""
+        self._work.put((work, of))
         try:
             self._idle.get_nowait()
         except queue.Empty:
@@ -50,23 +49,23 @@ class Threads:
                 threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def shutdown(self) -> None:
-        """Ends them after their present call."""
-        self._calls.put(None)
+        """Ends them after what they are at."""
+        self._work.put(None)
 
     def _run(self) -> None:
         while True:
             try:
-                call = self._calls.get_nowait()
+                task = self._work.get_nowait()
             except queue.Empty:
                 self._idle.put(None)
-                call = self._calls.get()
-            if call is None:
-                self._calls.put(None)  # for the next one
+                task = self._work.get()
+            if task is None:
+                self._work.put(None)  # for the next one
                 return
-            fly, flight = call
-            fly(flight)
-            # What it called with must not stay in memory until its next call.
-            del call, fly, flight
+            work, of = task
+            work(of)
+            # Nobody's arguments stay in memory until the next ones come.
+            del task, work, of
 
 
 def _pause(seconds: float) -> None:
@@ -75,7 +74,7 @@ def _pause(seconds: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """``pool`` makes the threads that call, so many at the most; ``watchdog`` what cuts a call at
+    """``pool`` makes threads, so many at the most; ``watchdog`` what cuts a call at
     its deadline; ``since_boot_s`` is the clock by which a call may no longer begin; ``pause`` waits
     so many seconds for a database or a row that somebody has in hand."""
 

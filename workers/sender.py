@@ -25,11 +25,8 @@ from workers.means import Means
 from workers.pace import Pace
 from workers.places import Places, Room
 from workers.recording import Recorder, Result
+from workers.writing import Writer
 
-_RECORD_AGAIN_S = 0.5
-# Another claim that looks at a row has it in hand for an instant, a caller's transaction for long:
-# an answer that waits for its row is offered again soon, and then less often.
-_HELD_FIRST_S = 0.005
 # A process told to end waits no longer than this, beyond the call deadline, for a database that
 # is away: the leases run out, and the rows are resolved like those of any lost worker.
 STOP_SLACK_S = 2.5
@@ -66,22 +63,26 @@ class Sender:
         self._places = Places(self._policy.threads)
         self._pool = means.pool(self._places.most)
         self._results: Results = queue.SimpleQueue()
+        self._first: Result | None = None
         self._watchdog = means.watchdog()
         self._caller = Caller(
             directory, self._watchdog, stopping=stopping, since_boot_s=means.since_boot_s
         )
         self._pace = Pace(self._policy, means.since_boot_s)
-        self._recorder = Recorder(store, directory, probes=self._claimer.probes, jitter=jitter)
+        self._writer = Writer(
+            Recorder(store, directory, probes=self._claimer.probes, jitter=jitter),
+            self._pace,
+            means.pool(1),
+            self._results,
+            pause=means.pause,
+            probes=self._claimer.probes,
+            most=2 * self._policy.threads,
+        )
         self._busy = threading.Lock()
         # Whether somebody asked for a drain since the last claim.
         self._asked = False
         self._token_in_s: float | None = None
         self._stop_by: float | None = None
-        self._unrecorded: list[Result] = []
-        # Answers whose row is in another transaction's hands, a caller's it may be.
-        self._held: list[Result] = []
-        self._held_until = 0.0
-        self._held_pause_s = _HELD_FIRST_S
 
     def drain(self, budget_s: float | None = None, *, helps: bool = False) -> int:
         """Sends what is due until nothing is, or the budget is spent; then finishes what is in
@@ -96,11 +97,12 @@ class Sender:
             self._claimer.forget_mark()
             return self._drain(self._policy.drain_budget_s if budget_s is None else budget_s, helps)
         finally:
+            self._writer.keep(self._landed())
             self._busy.release()
 
     def has_late_answers(self) -> bool:
         """Whether there are answers that the last drain did not see, or could not write."""
-        return not self._results.empty() or bool(self._unrecorded or self._held)
+        return not self._results.empty() or self._writer.holds_any
 
     def next_in_s(self) -> float:
         """How soon the next drain should begin: at the next tick, or sooner where rows waited for
@@ -111,6 +113,7 @@ class Sender:
     def close(self) -> None:
         """Ends the threads; nothing may be in flight."""
         self._pool.shutdown()
+        self._writer.close()
         self._watchdog.close()
 
     # -- the loop ----------------------------------------------------------------------------
@@ -126,7 +129,7 @@ class Sender:
         end = time.monotonic() + budget_s
         claimed, next_claim, emptied = 0, 0.0, False
         away: Unreachable | None = None
-        self._record(self._collect())
+        self._write(self._collect())
         if self._claimer.token_in_s is not None and self._is_idle() and not self._stopping():
             # Where tokens are few, the other rows would have taken each before it comes to these.
             claimed += self._claim_alone()
@@ -141,6 +144,7 @@ class Sender:
                 if (
                     may_claim
                     and now >= next_claim
+                    and not self._writer.comes_first
                     and self._pace.is_worth(room.limit, self._places.waiting)
                 ):
                     count = self._claim(most, room)
@@ -167,11 +171,9 @@ class Sender:
                 away, end = error, now
             # A claim that found all that it asked for may be followed by another one at once.
             ended = self._collect(next_claim - now, waits=not count or count < most)
-            frees = self._free_others(ended)
-            self._record(ended)
-            if frees:
+            if self._write(ended):
                 emptied, next_claim = False, 0.0
-            if not self._places.held and not emptied:
+            if not self._places.held and not self._writer.is_writing and not emptied:
                 self._means.pause(min(max(next_claim - time.monotonic(), 0.0), _WAIT_S))
         if away is not None:
             raise away
@@ -187,14 +189,7 @@ class Sender:
         return now < end or (bool(room.full) and now < end + self._policy.call_deadline_s)
 
     def _is_idle(self) -> bool:
-        """Nothing is left to wait for. What somebody has in hand is left to the next drain, and
-        waited for where there will be none."""
-        held = self._held and (self._stopping() or self._is_held_briefly())
-        unwritten = self._unrecorded or held
-        return not self._places.held and not unwritten
-
-    def _is_held_briefly(self) -> bool:
-        return bool(self._held) and self._held_pause_s < _WAIT_S
+        return not self._places.held and self._writer.is_done(stopping=self._stopping())
 
     def _gave_up(self) -> bool:
         """Whether the process was told to end so long ago that it must not wait any more."""
@@ -224,7 +219,7 @@ class Sender:
         rows = self._claimer.claim_alone()
         self._launch(rows, began)
         while not self._is_idle() and not self._gave_up():
-            self._record(self._collect())
+            self._write(self._collect())
         return len(rows)
 
     def _launch(self, rows: Sequence[Intent], began: float) -> None:
@@ -248,68 +243,52 @@ class Sender:
 
     def _collect(self, limit_s: float = 0.0, *, waits: bool = True) -> list[Result]:
         """What has finished; ``waits`` a moment for the first, ``limit_s`` at the most where it is
-        more than 0."""
-        batch = self._unrecorded
-        self._unrecorded = []
-        wait_s = min(self._policy.tick_drain_s, _WAIT_S)
-        if limit_s > 0:
-            wait_s = min(wait_s, limit_s)
-        if self._held:
-            left_s = self._held_until - time.monotonic()
-            if left_s <= 0:
-                batch, self._held = [*batch, *self._held], []
-            else:
-                wait_s = min(wait_s, left_s)
-        if not batch and self._places.held and waits:
-            with suppress(queue.Empty):
-                batch = [self._results.get(timeout=wait_s)]
-        elif not batch and self._held and (self._stopping() or self._is_held_briefly()):
-            self._means.pause(wait_s)
-        self._gather(batch)
+        more than 0. Their places are free for others, which begin before they are written."""
+        batch = self._ready()
+        if not batch and waits:
+            wait_s = min(self._policy.tick_drain_s, _WAIT_S)
+            self._wait(self._writer.wait_s(min(wait_s, limit_s) if limit_s > 0 else wait_s))
+            batch = self._ready()
+        if batch and self._places.in_air and self._must_gather():
+            # Others come in this very moment, and all are written together.
+            self._means.pause(_GATHER_STEP_S)
+            batch += self._ready()
         return batch
 
-    def _gather(self, batch: list[Result]) -> None:
-        """What has come meanwhile, and, where something has, what comes in the next moments."""
-        seen = 0
-        while True:
-            with suppress(queue.Empty):
-                while True:
-                    batch.append(self._results.get_nowait())
-            self._land(batch[seen:])
-            seen = len(batch)
-            left_s = self._pace.gather_s()
-            if not seen or not left_s or not self._places.in_air or self._stopping():
-                return
-            self._means.pause(min(left_s, _GATHER_STEP_S))
+    def _must_gather(self) -> bool:
+        return not self._stopping() and (self._writer.is_writing or self._pace.gather_s() > 0)
 
-    def _land(self, results: list[Result]) -> None:
-        """Their places are free for others, which begin before the answers are written."""
-        for flight, _ in results:
+    def _wait(self, wait_s: float) -> None:
+        """For a result, the end of a write, or a row that somebody has in hand."""
+        if wait_s <= 0:
+            return
+        if self._places.held or self._writer.is_writing:
+            if self._writer.await_end(True):
+                with suppress(queue.Empty):
+                    self._first = self._results.get(timeout=wait_s)
+            self._writer.await_end(False)
+        elif self._stopping() or self._writer.is_held_briefly:
+            self._means.pause(wait_s)
+
+    def _ready(self) -> list[Result]:
+        batch = self._landed()
+        self._begin()
+        return batch
+
+    def _landed(self) -> list[Result]:
+        found, self._first = [self._first], None
+        with suppress(queue.Empty):
+            while True:
+                found.append(self._results.get_nowait())
+        batch = [result for result in found if result is not None]
+        for flight, _ in batch:
             if not flight.reported:
                 flight.reported = True
                 self._places.free(flight)
                 self._pace.called(flight.took_s)
-        self._begin()
+        return batch
 
-    def _free_others(self, batch: list[Result]) -> bool:
-        """Whether somebody may go once these are written: who waited behind one in its lane, or for
-        a breaker's probe."""
-        probes = self._claimer.probes
-        return any(flight.intent.lane is not None or flight.intent.id in probes
-                   for flight, _ in batch)  # fmt: skip
-
-    def _record(self, batch: list[Result]) -> None:
-        if not batch:
-            return
-        with self._pace.writing():
-            left = self._recorder.write(batch)
-        # Nothing is forgotten: the same results are offered again until a commit is confirmed.
-        if left.held:
-            self._held += left.held
-            self._held_until = time.monotonic() + self._held_pause_s
-            self._held_pause_s = min(self._held_pause_s * 2, _WAIT_S)
-        elif not self._held:
-            self._held_pause_s = _HELD_FIRST_S
-        if left.away:
-            self._unrecorded = left.away
-            self._means.pause(_RECORD_AGAIN_S)
+    def _write(self, batch: list[Result]) -> bool:
+        """Whether somebody may go now who waited for what has been written."""
+        # Where nothing else will come there is nothing to wait for.
+        return self._writer.go_on(batch, hurry=self._stopping() or not self._places.in_air)
