@@ -40,12 +40,22 @@ class Doorbell:
         if not self._url or time.monotonic() < self._rest_until:
             return False
         try:
-            client = self._client.get()
-            if not client.set(_WAKE, "1", nx=True, px=_WAKE_MS):
+            if not self._client.get().set(_WAKE, "1", nx=True, px=_WAKE_MS):
                 return False
-            # One waits at the most, however long nobody listens.
-            told = client.pipeline(transaction=False)
+        except Exception:
+            self._rest_until = time.monotonic() + _REST_S
+            return False
+        return self.call()
+
+    def call(self) -> bool:
+        """Wakes one of those that listen, whether or not the bell is up: more is due than the
+        caller can take by itself. False when nothing was sent."""
+        if not self._url or time.monotonic() < self._rest_until:
+            return False
+        try:
+            told = self._client.get().pipeline(transaction=False)
             told.lpush(_RINGS, "1")
+            # One waits at the most, however long nobody listens.
             told.ltrim(_RINGS, 0, 0)
             told.execute()
         except Exception:

@@ -56,7 +56,7 @@ CLAIMS = {
     f"{name}, probing {probing}": sql
     for name, pair in _CLAIMS.items()
     for probing, sql in pair.items()
-}
+} | {"batch, direct": claims_sql.DIRECT}
 
 
 class _Row:

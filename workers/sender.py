@@ -127,7 +127,7 @@ class Sender:
 
     def _drain(self, budget_s: float, helps: bool) -> int:
         end = time.monotonic() + budget_s
-        claimed, next_claim, emptied = 0, 0.0, False
+        claimed, next_claim, emptied, called = 0, 0.0, False, False
         away: Unreachable | None = None
         self._write(self._collect())
         if self._claimer.token_in_s is not None and self._is_idle() and not self._stopping():
@@ -149,6 +149,8 @@ class Sender:
                 ):
                     count = self._claim(most, room)
                     claimed += count
+                    if count >= self._policy.batch and not called:
+                        called = self._bell.call()
                     # What is due for a full account is not seen.
                     emptied = count == 0 and not room.full
                     self._token_in_s = self._claimer.token_in_s

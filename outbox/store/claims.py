@@ -7,7 +7,7 @@ and not scanned. Every veto is repeated in the UPDATE's own predicate.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, LiteralString
@@ -151,16 +151,25 @@ class Claimer:
 
 @dataclass(frozen=True, slots=True)
 class _How:
-    """The statements of one kind of account, each by whether a breaker is due for its probe."""
+    """The statements of one kind of account, each by whether a breaker is due for its probe;
+    ``direct`` is tried before the one for gates where none is."""
 
+    direct: LiteralString | None
     gates: Mapping[bool, LiteralString]
     lanes: Mapping[bool, LiteralString]
     alone: Mapping[bool, LiteralString]
     takes_turns: bool
 
 
-_FREE = _How(claims_sql.BATCH, claims_sql.LANE_BATCH, claims_sql.SOLO, takes_turns=False)
+_FREE = _How(
+    claims_sql.DIRECT,
+    claims_sql.BATCH,
+    claims_sql.LANE_BATCH,
+    claims_sql.SOLO,
+    takes_turns=False,
+)
 _METERED = _How(
+    None,
     claims_metered_sql.BATCH,
     claims_metered_sql.LANE_BATCH,
     claims_metered_sql.SOLO,
@@ -225,36 +234,41 @@ class _Part:
     def claim_alone(self, ahead: _Ahead) -> list[Intent]:
         """At most one row that lost its worker before."""
         try:
-            return self._run(self._how.alone[ahead.probing], limit=1, cursor="")[0]
+            return self._run([self._how.alone[ahead.probing]], limit=1, cursor="")[0]
         except errors.UniqueViolation:
             return []  # the head of a lane that another claim took meanwhile
 
     def _claim_gates(self, limit: int, ahead: _Ahead) -> list[Intent]:
         if not ahead.gates:
             return []
-        sql = self._how.gates[ahead.probing]
-        found, self._gate = self._scan(sql, limit, self._gate, lambda row: row.gate)
+        direct = None if ahead.probing else self._how.direct
+        ways = [way for way in (direct, self._how.gates[ahead.probing]) if way]
+        found, self._gate = self._scan(ways, limit, self._gate, lambda row: row.gate)
         return found
 
     def _claim_lanes(self, limit: int, ahead: _Ahead) -> list[Intent]:
         if not ahead.lanes:
             return []
-        sql = self._how.lanes[ahead.probing]
+        ways = [self._how.lanes[ahead.probing]]
         try:
-            found, self._lane = self._scan(sql, limit, self._lane, lambda row: row.lane or "")
+            found, self._lane = self._scan(ways, limit, self._lane, lambda row: row.lane or "")
         except errors.UniqueViolation:
             # Another claim took a head between our read and our lock; lanes wait a round.
             return []
         return found
 
     def _scan(
-        self, sql: LiteralString, limit: int, start: str, place: Callable[[Intent], str]
+        self,
+        ways: Sequence[LiteralString],
+        limit: int,
+        start: str,
+        place: Callable[[Intent], str],
     ) -> tuple[list[Intent], str]:
         """Rows from ``start`` on, round to it again, and where the next scan shall begin."""
         give_up = time.monotonic() + _PATIENCE_S
         cursor, wrapped = start, not start
         while True:
-            rows, stopped = self._run(sql, limit=limit, cursor=cursor)
+            rows, stopped = self._run(ways, limit=limit, cursor=cursor)
             if rows:
                 return rows, max(map(place, rows)) if len(rows) >= limit else stopped or ""
             if stopped is None and wrapped:
@@ -267,11 +281,13 @@ class _Part:
                 return [], cursor
 
     def _run(
-        self, sql: LiteralString, *, limit: int, cursor: str
+        self, ways: Sequence[LiteralString], *, limit: int, cursor: str
     ) -> tuple[list[Intent], str | None]:
+        """By the first of the ways that tells anything."""
+        now = {"limit": limit, "cursor": cursor, "mark": self.mark or _NO_MARK}
         with self._store.transaction(planned_once=True) as tx:
-            now = {"limit": limit, "cursor": cursor, "mark": self.mark or _NO_MARK}
-            seen = tx.all(sql, {**self.params, **now})
+            told = (tx.all(sql, {**self.params, **now}) for sql in ways)
+            seen = next((rows for rows in told if rows), [])
         stopped = seen[0]["stopped_at"] if seen else None
         if seen and "token_in_s" in seen[0]:
             self.token_in_s = seen[0]["token_in_s"]

@@ -82,12 +82,14 @@ WITH ended AS (
         failure_code = e.failure_code,
         settled_by = CASE WHEN e.settles THEN e.settled_by END,
         settled_at = CASE WHEN e.settles THEN outbox.clock() END
-    FROM ended e JOIN locked l ON l.id = e.id
+    -- Joined first: for each row that is written, all of the batch would be read again.
+    FROM (SELECT e.* FROM ended e JOIN locked l ON l.id = e.id OFFSET 0) e
     -- Of an array of one, and the status as an expression: the plan is made once, on an empty table
     -- it may be, and must not begin with all rows, or with all that are in flight or ever were.
-    WHERE i.id = ANY(ARRAY[l.id])
+    WHERE i.id = ANY(ARRAY[e.id])
         AND i.version = e.version AND i.lease_token = e.token AND i.status || '' = 'in_flight'
-    RETURNING i.*
+    RETURNING i.id, i.version, i.status, i.settled_at, i.settled_by, i.contradicted_at,
+        i.business_status, i.business_word, i.receipt_id, i.failure_code
 ), logged AS (
     INSERT INTO outbox.attempts (intent_id, lease_no, started_at, ended_at, outcome, detail,
         http_status, vendor_request_id, replayed, should_retry, late)

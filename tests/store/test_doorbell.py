@@ -78,6 +78,15 @@ def test_rings_that_nobody_hears_do_not_pile_up(book: Book, client: redis.Redis)
     assert bells(client) == 1
 
 
+def test_a_call_for_help_is_heard_while_the_bell_is_up(book: Book) -> None:
+    bell = book.outbox._bell
+    assert bell.ring()
+    assert bell.listen(PATIENCE_S)
+    assert (bell.ring(), bell.listen(0.001)) == (False, False)
+    assert bell.call()
+    assert bell.listen(PATIENCE_S)
+
+
 def test_of_those_that_listen_one_gets_a_ring(book: Book, redis_url: str) -> None:
     ears = [Doorbell(redis_url, timeout_s=PATIENCE_S) for _ in range(3)]
     with ThreadPoolExecutor(len(ears)) as pool:
@@ -89,6 +98,7 @@ def test_of_those_that_listen_one_gets_a_ring(book: Book, redis_url: str) -> Non
 def test_nobody_listens_to_a_broker_that_is_away() -> None:
     for url in ("", "redis://127.0.0.1:1/0"):
         assert Doorbell(url, timeout_s=PATIENCE_S).listen(PATIENCE_S) is None
+        assert Doorbell(url, timeout_s=PATIENCE_S).call() is False
 
 
 def test_a_savepoints_release_is_no_commit(book: Book, client: redis.Redis) -> None:

@@ -35,10 +35,14 @@ def test_a_row_that_is_committed_while_the_bell_is_taken_down_is_sent_by_the_sam
 class _Counting(Doorbell):
     def __init__(self) -> None:
         super().__init__("", timeout_s=0.1)
-        self.rung = self.answered = 0
+        self.rung = self.answered = self.called = 0
 
     def ring(self) -> bool:
         self.rung += 1
+        return True
+
+    def call(self) -> bool:
+        self.called += 1
         return True
 
     def answer(self) -> bool:
@@ -57,6 +61,16 @@ def test_a_drain_that_only_helps_leaves_a_trickle_to_the_other_one(floor: Floor)
     assert sender.drain(budget_s=30.0, helps=True) == 3
     assert (bell.answered, bell.rung) == (1, 1)
     assert floor.statuses() == {"succeeded": 67}
+
+
+def test_a_drain_that_finds_more_than_a_batch_calls_another_one_once(floor: Floor) -> None:
+    """Which would come at its next tick else."""
+    bell = _Counting()
+    sender, batch = _sender(floor, bell), floor.settings.policy.batch
+    floor.enqueue(batch - 1)
+    assert (sender.drain(budget_s=30.0), bell.called) == (batch - 1, 0)
+    floor.enqueue(3 * batch)
+    assert (sender.drain(budget_s=30.0), bell.called) == (3 * batch, 1)
 
 
 def _sender(floor: Floor, bell: Doorbell) -> Sender:
