@@ -68,7 +68,7 @@ class Pace:
             tick_s = self.tick_s(token_in_s)
             return min(tick_s, LOOK_S) if is_full else tick_s
         # A claim, too, costs about as much for one row as for many.
-        return min(2 * self._claim_s, _GATHER_S) if count < most else 0.0
+        return min(6 * self._claim_s, _GATHER_S) if count < most else 0.0
 
     @contextmanager
     def writing(self) -> Iterator[None]:
