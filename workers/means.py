@@ -44,13 +44,26 @@ class Threads:
             self._idle.get_nowait()
         except queue.Empty:
             if self._started < self._most:
-                self._started += 1
-                name = f"outbox-send-{self._started}"
-                threading.Thread(target=self._run, name=name, daemon=True).start()
+                self._start()
 
     def shutdown(self) -> None:
         """Ends them after what they are at."""
         self._work.put(None)
+
+    def _start(self) -> None:
+        name = f"outbox-send-{self._started + 1}"
+        try:
+            threading.Thread(target=self._run, name=name, daemon=True).start()
+        except RuntimeError:
+            # The host refuses a thread for now: those that there are will come to it, or else it is
+            # done at once, by whoever asked.
+            if not self._started:
+                task = self._work.get_nowait()
+                if task is not None:
+                    work, of = task
+                    work(of)
+            return
+        self._started += 1
 
     def _run(self) -> None:
         while True:

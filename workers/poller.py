@@ -57,9 +57,11 @@ class Poller:
     def _poll(self) -> None:
         sender = self._runtime.sender
         tick_at = time.monotonic() + sender.next_in_s()
-        while not self._is_over():
+        while True:
             rung = self._wait_for_ring(tick_at)
             if self._is_over():
+                # What somebody's transaction held was left to a next drain, and there is none.
+                self._attempt(self._runtime.finish)
                 return
             # Whoever rang has committed a row: nothing need be asked first.
             self._attempt(self._runtime.drain if rung else self._send)

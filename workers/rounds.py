@@ -48,8 +48,10 @@ class Rounds:
         with self._lock:
             if name in self._running:
                 return None
-            self._running[name] = threading.Thread(target=work, name=f"outbox-{name}", daemon=True)
-            self._running[name].start()
+            thread = threading.Thread(target=work, name=f"outbox-{name}", daemon=True)
+            # Where the host refuses a thread, the job is not taken for one that runs.
+            thread.start()
+            self._running[name] = thread
         return done
 
     def finish(self, limit_s: float) -> None:

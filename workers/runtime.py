@@ -106,6 +106,11 @@ class Runtime:
                 return 0
             return self._unless_away("drain", partial(self.sender.drain, helps=slot > 0))
 
+    def finish(self) -> None:
+        """Writes what has been answered and is not written, before the process ends."""
+        if self.sender.has_late_answers():
+            self._unless_away("drain", partial(self.sender.drain, 0.0))
+
     def run(self, role: str) -> int:
         """Runs one resolver job and records its heartbeat. A database that is away leaves the
         work where it is: in its rows, for the next tick."""

@@ -20,6 +20,7 @@ _AGAIN_S = 0.5
 # an answer that waits for its row is offered again soon, and then less often.
 _HELD_FIRST_S = 0.005
 _HELD_MOST_S = 0.25
+_HELD_PART = 4
 
 
 class Writer:
@@ -49,6 +50,7 @@ class Writer:
         self._may_close = False
         # A write is under way, or has ended unseen.
         self.is_writing = False
+        self._under_way = 0
         self._frees = False
         self._end = threading.Lock()
         self._ended: list[Left | Exception] = []
@@ -63,7 +65,9 @@ class Writer:
     def comes_first(self) -> bool:
         """Whether a claim must wait: for answers that may close its gates (an account's pause, a
         breaker, a vendor that asks to wait), or because too many are not written."""
-        return self._may_close or len(self._next) >= self._most
+        # What callers have in hand for long counts less: it must not keep others waiting.
+        unwritten = len(self._next) + self._under_way + len(self._held) // _HELD_PART
+        return self._may_close or unwritten >= self._most
 
     @property
     def is_held_briefly(self) -> bool:
@@ -104,7 +108,7 @@ class Writer:
         self.keep(more)
         freed = self._take_up()
         if self._held and time.monotonic() >= self._held_until:
-            self._next, self._held = [*self._next, *self._held], []
+            self._next, self._held = [*self._held, *self._next], []
         if (
             not self._next
             or self.is_writing
@@ -112,7 +116,7 @@ class Writer:
         ):
             return freed
         batch, self._next = self._next, []
-        self.is_writing = True
+        self.is_writing, self._under_way = True, len(batch)
         self._frees = any(
             flight.intent.lane is not None or flight.intent.id in self._probes
             for flight, _ in batch
@@ -145,7 +149,7 @@ class Writer:
             if not self._ended:
                 return False
             ended = self._ended.pop()
-        self.is_writing = False
+        self.is_writing, self._under_way = False, 0
         if isinstance(ended, Exception):
             raise ended
         if ended.held:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from outbox import Settings
@@ -114,6 +115,34 @@ def test_no_thread_of_an_ending_process_waits_longer_for_a_database_that_hangs(
     poller.stop(0.0)
     runtime.close(0.0)
     floor.sandbox.clear_faults(floor.account)
+
+
+def test_an_answer_whose_row_a_caller_holds_is_written_by_a_process_that_ends_between_two_drains(
+    floor: Floor, tmp_path: Path
+) -> None:
+    """It was forgotten, and the intent was in doubt."""
+    env = env_of(floor, OUTBOX_PAGERS="none", OUTBOX_TICK_DRAIN_S="60")
+    told = threading.Event()
+    runtime = Runtime(
+        checked(Settings.from_env(env)), slots=Slots(tmp_path, 1), stopping=told.is_set
+    )
+    runtime.identify()
+    poller = Poller(runtime, told.is_set)
+    floor.sandbox.fault("slow", account=floor.account, after_s=0.3)
+    intent_id = floor.one()
+    drain = threading.Thread(target=runtime.drain)
+    drain.start()
+    wait_until(floor.posts)
+    with psycopg.connect(floor.settings.database_url.replace("+psycopg", "")) as caller:
+        caller.execute("SELECT id FROM outbox.intents WHERE id = %s FOR UPDATE", (intent_id,))
+        drain.join()
+        poller.start()
+        told.set()
+        caller.rollback()
+    poller.stop()
+    runtime.close()
+    assert floor.status(intent_id) == "succeeded"
+    assert floor.outcomes(intent_id) == ["receipt"]
 
 
 def test_a_store_that_is_cut_ends_what_waits_for_a_statement_a_commit_and_a_connection(
