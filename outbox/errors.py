@@ -69,7 +69,8 @@ class Full(OutboxError):
 
     ``limit`` names the limit (``tool.max_depth``, ``OUTBOX_MAX_TENANT_DEPTH`` or
     ``OUTBOX_MAX_LANE_DEPTH``) and ``most`` is its value; ``depth`` is how many wait, counted to one
-    more than that; ``new`` how many were to be added; ``retry_after_s`` when to ask again.
+    more than that; ``new`` how many were to be added; ``retry_after_s`` when to ask again, None
+    where more were asked for at once than may ever wait.
     """
 
     def __init__(self, limit: str, most: int, depth: int, new: int, retry_after_s: float) -> None:
@@ -77,11 +78,12 @@ class Full(OutboxError):
         self.most = most
         self.depth = depth
         self.new = new
-        self.retry_after_s = retry_after_s
+        self.retry_after_s = retry_after_s if new <= most else None
         waiting = f"{depth} wait" if depth <= most else f"more than {most} wait"
+        advice = f"ask again in {retry_after_s:g} s" if new <= most else "ask for fewer at once"
         super().__init__(
             f"{limit} is {most}: {waiting} to be sent and {new} more were asked for; nothing was "
-            f"recorded, ask again in {retry_after_s:g} s"
+            f"recorded, {advice}"
         )
 
 

@@ -14,7 +14,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.exc import InternalError, OperationalError, ProgrammingError
 from sqlalchemy.pool import NullPool
 
-from outbox.errors import Busy, Denied, ReadOnly, Unreachable
+from outbox.errors import Busy, Denied, Invalid, ReadOnly, Unreachable
 from outbox.store.session import connect_args
 
 _READ_ONLY = "25006"
@@ -93,10 +93,13 @@ def downgrade(database_url: str, revision: str = "base") -> None:
     _run(database_url, "downgrade", revision)
 
 
-def sql() -> str:
-    """All migrations as SQL text, for a database whose schema only a DBA may change."""
+def sql(found: str | None = None) -> str:
+    """The migrations as SQL text, for a database whose schema only a DBA may change: all of them,
+    or those after the revision that it is at. Raises ``Invalid`` for one that is not known."""
+    if not _is_known(found):
+        raise Invalid("from", f"{found} is no revision of this release, which is at {head()}")
     buffer = io.StringIO()
-    command.upgrade(_config(buffer), "head", sql=True)
+    command.upgrade(_config(buffer), f"{found}:head" if found else "head", sql=True)
     return buffer.getvalue()
 
 

@@ -84,9 +84,10 @@ def _walk(
 ) -> None:
     """All of one kind, or as many as the limit and the order's ``go_on`` allow."""
     with store.transaction() as tx:
-        before = intents.now(tx) - timedelta(seconds=pruned.older_than_s)
+        now = intents.now(tx)
     piece = retention.Piece(
-        before=before,
+        before=now - timedelta(seconds=pruned.older_than_s),
+        intents_before=now - timedelta(seconds=order.older_than_s),
         size=_PIECE,
         by=order.by,
         reason=f"settled more than {pruned.older_than_s / DAY_S:g} d ago",

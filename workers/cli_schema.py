@@ -40,12 +40,25 @@ def check() -> None:
         raise CheckFound
 
 
-@schema.command("sql", examples=("outbox schema sql | psql",))
-def sql() -> None:
-    """Print all migrations as SQL, for a database that only a DBA may change."""
+@schema.command(
+    "sql",
+    examples=(
+        "outbox schema sql | psql -v ON_ERROR_STOP=1",
+        "outbox schema sql --from 1_0006 | psql -v ON_ERROR_STOP=1",
+    ),
+)
+@click.option(
+    "--from",
+    "found",
+    metavar="REVISION",
+    help="The revision that the database is at, as `outbox schema check` tells it; without it all "
+    "is created.",
+)
+def sql(found: str | None) -> None:
+    """Print the migrations as SQL, for a database that only a DBA may change."""
     from outbox import schema as tables
 
-    text = tables.sql()
+    text = tables.sql(found)
     if current().json:
         show_json({"sql": text})
     else:

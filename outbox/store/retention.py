@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, LiteralString
 from uuid import UUID
@@ -28,7 +28,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
     """The next ``size`` rows that are older than ``before``, after ``after`` (time and id). ``by``
-    and ``reason`` are for the audit of what is emptied; a ``dry_run`` changes nothing."""
+    and ``reason`` are for the audit of what is emptied; a ``dry_run`` changes nothing. Intents that
+    were settled ``intents_before`` are emptied in the same round, with their events."""
 
     before: datetime
     after: tuple[datetime, UUID | int] | None = None
@@ -36,6 +37,7 @@ class Piece:
     by: str
     reason: str
     dry_run: bool = False
+    intents_before: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,8 @@ def intents(tx: Transaction, piece: Piece) -> Walked:
 
 
 _MATCHED: LiteralString = f"""
-SELECT b.id, b.received_at AS at, {_KEPT} AS kept FROM (
+SELECT b.id, b.received_at AS at, {_KEPT} AS kept,
+    i.settled_at < %(intents_before)s::timestamptz AND {_HOLDS} AS goes_along FROM (
     SELECT id, received_at, intent_id FROM outbox.webhook_inbox WHERE received_at < %(before)s
     AND body IS NOT NULL AND intent_id IS NOT NULL
     AND (received_at, id) > (%(at)s, %(id)s) ORDER BY received_at, id LIMIT %(size)s) b
@@ -140,9 +143,14 @@ WHERE b.id = ANY(%(ids)s) AND b.body IS NOT NULL AND i.id = b.intent_id AND {_KE
 
 def matched_events(tx: Transaction, piece: Piece) -> Walked:
     """Bodies of events that joined an intent, under the same conditions as the intent itself."""
-    found = tx.all(_MATCHED, _place(piece, 0))
+    place = _place(piece, 0)
+    found = tx.all(_MATCHED, {**place, "intents_before": piece.intents_before})
     at_rest, walked = _judged(found, piece)
-    if piece.dry_run or not at_rest:
+    if piece.dry_run:
+        # Those of an intent that would be emptied go along with it, and are not counted again.
+        along = sum(row["kept"] is None and row["goes_along"] for row in found)
+        return replace(walked, done=walked.done - along)
+    if not at_rest:
         return walked
     locked = [row["id"] for row in tx.all(_LOCK_MATCHED, {"ids": at_rest})]
     done = tx.run(_EMPTY_MATCHED, {"ids": locked, "before": piece.before})

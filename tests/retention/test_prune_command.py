@@ -40,6 +40,21 @@ def test_a_dry_run_tells_the_same_and_changes_nothing(attic: Attic) -> None:
     assert attic.is_empty(intent_id)
 
 
+def test_a_dry_run_counts_no_event_that_goes_along_with_its_intent(attic: Attic) -> None:
+    for days in (320, 81):
+        intent_id = attic.landed()
+        attic.event(intent_id)
+        attic.days(days)
+    tried = attic.desk.invoke("prune", "--dry-run", "--json").json["items"]
+    told = {(i["what"], i["why"]): i["rows"] for i in tried}
+    # The one is 401 days old; of the other, which is 81, its event is to stay too.
+    assert (told["intents", None], told["matched_events", None]) == (1, 0)
+    attic.days(10)
+    tried = attic.desk.invoke("prune", "--dry-run", "--json").json["items"]
+    assert {(i["what"], i["why"]): i["rows"] for i in tried}["matched_events", None] == 1
+    assert attic.desk.invoke("prune", "--json").json["items"] == tried
+
+
 @pytest.mark.parametrize("span", ["34d", "34d23h59m", "0s", "1h", "x", "", "-40d", "99999d"])
 def test_too_short_or_no_duration_is_a_usage_error_that_names_the_option(
     attic: Attic, span: str

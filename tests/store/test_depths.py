@@ -52,6 +52,15 @@ def test_a_tenant_may_have_so_many_waiting_and_not_one_more(book: Book) -> None:
     fill(book, 1, scope=Scope(tenant="bolt", run_id="run-1"))
 
 
+def test_more_at_once_than_may_ever_wait_are_not_told_to_ask_again(book: Book) -> None:
+    """A caller that obeyed would go round for ever."""
+    connection = book.statements.connection()
+    with pytest.raises(Full, match="ask for fewer at once") as error, connection.transaction():
+        book.outbox.enqueue_many(connection, CHARGE, [(SCOPE, charge()) for _ in range(6)])
+    assert (error.value.new, error.value.depth, error.value.retry_after_s) == (6, 0, None)
+    assert book.count() == 0
+
+
 def test_a_tool_says_its_own_depth_for_each_tenant(book: Book) -> None:
     fill(book, 3, SMALL)
     full = refused(book, SMALL)

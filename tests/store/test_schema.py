@@ -13,7 +13,7 @@ import pytest
 from psycopg.errors import InsufficientPrivilege, RaiseException, UniqueViolation
 
 from outbox import schema
-from outbox.errors import Busy
+from outbox.errors import Busy, Invalid
 from outbox.store import (
     claims_metered_sql,
     claims_sql,
@@ -252,6 +252,23 @@ def test_the_sql_for_a_dba_makes_the_schema_that_the_migration_makes(
     assert schema.current(empty) == schema.head()
     schema.upgrade(empty)
     assert shape(empty) == shape(database)
+
+
+@pytest.mark.parametrize("found", ["1_0001", "1_0006"])
+def test_the_sql_from_a_revision_brings_a_database_from_there_to_this_release(
+    empty: str, database: str, found: str
+) -> None:
+    schema.upgrade(empty, found)
+    with psycopg.connect(plain(empty), autocommit=True) as connection:
+        connection.execute(schema.sql(found).encode())
+    Clock(database).remove()
+    assert shape(empty) == shape(database)
+    assert schema.current(empty) == schema.head()
+
+
+def test_sql_from_a_revision_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(Invalid, match="9_0001 is no revision of this release"):
+        schema.sql("9_0001")
 
 
 def test_taking_the_schema_down_leaves_nothing_but_the_version_table(empty: str) -> None:
