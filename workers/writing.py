@@ -109,20 +109,23 @@ class Writer:
         freed = self._take_up()
         if self._held and time.monotonic() >= self._held_until:
             self._next, self._held = [*self._held, *self._next], []
-        if (
-            not self._next
-            or self.is_writing
-            or (not (hurry or self._may_close) and self._pace.gather_s())
-        ):
+        if not self._next or self.is_writing or not (hurry or self._is_ready()):
             return freed
         batch, self._next = self._next, []
         self.is_writing, self._under_way = True, len(batch)
-        self._frees = any(
+        self._frees = self._frees_any(batch)
+        self._pool.submit(self._write, batch)
+        return self._take_up() or freed
+
+    def _is_ready(self) -> bool:
+        """Whether enough time has gone by since the last write, or somebody waits for this one."""
+        return self._may_close or self._pace.gather_s() <= 0 or self._frees_any(self._next)
+
+    def _frees_any(self, batch: Sequence[Result]) -> bool:
+        return any(
             flight.intent.lane is not None or flight.intent.id in self._probes
             for flight, _ in batch
         )
-        self._pool.submit(self._write, batch)
-        return self._take_up() or freed
 
     def keep(self, more: Sequence[Result]) -> None:
         """Takes answers that will be written with the next."""

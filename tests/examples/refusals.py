@@ -9,8 +9,8 @@ from outbox import Full, IntentMismatch, Invalid, OutboxError
 
 def refusal(error: OutboxError) -> tuple[int, dict[str, Any]]:
     """The HTTP status and body: 422 for bad input, 409 for the same write with another amount (both
-    with the fields), 429 where too many wait already (413 where so many may never wait), 503 where the same request may be sent again.
-    Nothing was recorded."""
+    with the fields), 429 where too many wait already, 413 where so many may never wait at once, 503
+    where the same request may be sent again. Nothing was recorded."""
     body = {"state": error.told, "problem": str(error)}
     if isinstance(error, Invalid):
         return 422, {**body, "fields": [error.field]}
