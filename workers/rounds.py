@@ -42,16 +42,22 @@ class Rounds:
                 _log.error("%s failed: %s", name, type(error).__name__)
             finally:
                 with self._lock:
-                    del self._running[name]
+                    self._running.pop(name, None)
                 done.set()
 
         with self._lock:
             if name in self._running:
                 return None
             thread = threading.Thread(target=work, name=f"outbox-{name}", daemon=True)
-            # Where the host refuses a thread, the job is not taken for one that runs.
-            thread.start()
-            self._running[name] = thread
+            try:
+                self._running[name] = thread
+                thread.start()
+            except BaseException:
+                # The host refuses a thread, or a time limit fell here: it is not taken for a job
+                # that runs.
+                if thread.ident is None:
+                    self._running.pop(name, None)
+                raise
         return done
 
     def finish(self, limit_s: float) -> None:
