@@ -161,7 +161,8 @@ class Sender:
                     if helps and 0 < count < most and self._pace.ahead():
                         # Two that claim a few rows each cost twice what one costs.
                         end = now
-                if self._is_idle() and (emptied or not may_claim):
+                ends = emptied or not may_claim or self._writer.comes_first
+                if ends and self._is_idle():
                     # At the end of a budget too, or a steady load would keep such rows waiting.
                     alone = 0 if self._stopping() or away else self._claim_alone()
                     claimed += alone

@@ -15,7 +15,8 @@ from outbox.errors import Unreachable
 from resolvers.joining import join_once
 from resolvers.receiving import receive
 from tests.resolvers.deliveries import signed
-from tests.workers.floor import SECRET, Floor, wait_until
+from tests.workers.floor import PRODUCTION, SECRET, WAIT_S, Floor, open_floor, wait_until
+from vendors.sandbox.client import Sandbox
 
 
 @contextmanager
@@ -96,6 +97,29 @@ def test_a_lock_that_all_answers_meet_holds_up_no_later_ones_for_good(floor: Flo
     wait_until(lambda: floor.drain() == 0 and not floor.sender.has_late_answers())
     assert {floor.status(i) for i in refused} == {"pending"}
     assert all(floor.outcomes(i) == ["not_sent"] for i in refused)
+
+
+def test_a_drain_whose_answers_cannot_be_written_sends_no_more_and_ends(
+    database: str, sandbox: Sandbox
+) -> None:
+    """Somebody holds a table, as who builds an index does: each answer that is not written when
+    its lease ends is doubt. And what waits for that must not spin."""
+    with open_floor(
+        database, sandbox, PRODUCTION,
+        OUTBOX_THREADS="2", OUTBOX_BATCH="2", OUTBOX_LOCK_TIMEOUT_S="0.05",
+    ) as floor:  # fmt: skip
+        ids = floor.enqueue(60)
+        with psycopg.connect(floor.settings.database_url.replace("+psycopg", "")) as other:
+            other.execute("LOCK TABLE outbox.attempts IN SHARE MODE")
+            drain = threading.Thread(target=floor.sender.drain, args=(600.0,), daemon=True)
+            drain.start()
+            drain.join(WAIT_S)
+            assert not drain.is_alive()
+            assert 16 <= len(floor.posts()) < 60
+            other.rollback()
+        wait_until(lambda: floor.drain() == 0 and not floor.sender.has_late_answers())
+        assert floor.statuses() == {"succeeded": 60}
+        assert all(floor.effects(i) == 1 for i in ids)
 
 
 def _drain_once(floor: Floor) -> None:
