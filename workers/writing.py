@@ -154,6 +154,7 @@ class Writer:
             ended = self._ended.pop()
         self.is_writing, self._under_way = False, 0
         if isinstance(ended, Exception):
+            self._look_for_closing()
             raise ended
         if ended.held:
             self._held += ended.held
@@ -164,5 +165,8 @@ class Writer:
         if ended.away:
             self._next = [*ended.away, *self._next]
             self._pause(_AGAIN_S)
-        self._may_close = any(isinstance(o, NotSent) for _, o in self._next)
+        self._look_for_closing()
         return self._frees
+
+    def _look_for_closing(self) -> None:
+        self._may_close = any(isinstance(outcome, NotSent) for _, outcome in self._next)

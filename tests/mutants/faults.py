@@ -108,9 +108,9 @@ MUTANTS = (
     one(
         "the claim is not committed before the call",
         "outbox.store.claims",
-        "        with self._store.transaction(planned_once=True) as tx:\n            now = {",
+        "        with self._store.transaction(planned_once=True) as tx:\n            told = (",
         "        self._kept = self._store.transaction()\n        tx = self._kept.__enter__()\n"
-        "        if True:\n            now = {",
+        "        if True:\n            told = (",
         scenarios=("keys",),
         timelines=("keys: wire of A#1=answered",),
     ),

@@ -15,6 +15,7 @@ from outbox.store.connection import Store
 from tests.workers.floor import READS, Floor, open_floor, wait_until
 from tests.workers.proxy import CLAIM, RECORD, PostgresProxy
 from vendors.sandbox.client import Sandbox
+from workers.recording import Left, Recorder, Result
 from workers.sender import Sender
 from workers.servers import Servers
 
@@ -189,3 +190,26 @@ def test_a_process_told_to_end_does_not_wait_for_ever_for_a_database_that_is_awa
         floor.settle()
         assert floor.effects(intent_id) == 1
         assert len(floor.posts()) == 1
+
+
+def test_a_write_that_breaks_by_a_mistake_of_ours_keeps_no_later_claim_waiting(
+    floor: Floor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows are left to their leases; what may have closed a gate is not waited for any more."""
+    write, broken = Recorder.write, list[list[Result]]()
+
+    def breaks(recorder: Recorder, batch: list[Result]) -> Left:
+        if not broken:
+            broken.append(batch)
+            raise ValueError("a mistake")
+        return write(recorder, batch)
+
+    monkeypatch.setattr(Recorder, "write", breaks)
+    floor.sandbox.accept_connections(False)
+    floor.one()
+    with pytest.raises(ValueError, match="a mistake"):
+        floor.drain()
+    floor.sandbox.accept_connections(True)
+    later = floor.one()
+    floor.drain()
+    assert floor.status(later) == "succeeded"
