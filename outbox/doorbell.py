@@ -4,13 +4,17 @@ lost, late or doubled; each worker process also polls, so a dead broker delays a
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
 from outbox.forks import PerProcess
 
 if TYPE_CHECKING:
     from redis import Redis
     from sqlalchemy.orm import Session
+
+T = TypeVar("T")
+Else = TypeVar("Else")
 
 # Whether it has been rung since it was taken down.
 _WAKE = "outbox:wake"
@@ -37,31 +41,24 @@ class Doorbell:
 
     def ring(self) -> bool:
         """Rings once a second at most; False when nothing was sent (coalesced or no broker)."""
-        if not self._url or time.monotonic() < self._rest_until:
-            return False
-        try:
-            if not self._client.get().set(_WAKE, "1", nx=True, px=_WAKE_MS):
-                return False
-        except Exception:
-            self._rest_until = time.monotonic() + _REST_S
-            return False
-        return self.call()
+        is_first = self._ask(
+            lambda: self._client.get().set(_WAKE, "1", nx=True, px=_WAKE_MS), otherwise=None
+        )
+        return bool(is_first) and self.call()
 
     def call(self) -> bool:
         """Wakes one of those that listen, whether or not the bell is up: more is due than the
         caller can take by itself. False when nothing was sent."""
-        if not self._url or time.monotonic() < self._rest_until:
-            return False
-        try:
+
+        def push() -> bool:
             told = self._client.get().pipeline(transaction=False)
             told.lpush(_RINGS, "1")
             # One waits at the most, however long nobody listens.
             told.ltrim(_RINGS, 0, 0)
             told.execute()
-        except Exception:
-            self._rest_until = time.monotonic() + _REST_S
-            return False
-        return True
+            return True
+
+        return self._ask(push, otherwise=False)
 
     def ring_after(self, session: Session) -> None:
         """Rings once a session's real transaction has committed. The listeners stay with the
@@ -90,26 +87,26 @@ class Doorbell:
     def answer(self) -> bool:
         """Takes the bell down before a claim, so that a row committed later rings it again. Whether
         it had been rung."""
-        if not self._url or time.monotonic() < self._rest_until:
-            return False
-        try:
-            return bool(self._client.get().delete(_WAKE))
-        except Exception:
-            self._rest_until = time.monotonic() + _REST_S
-            return False
+        return self._ask(lambda: bool(self._client.get().delete(_WAKE)), otherwise=False)
 
     def listen(self, limit_s: float) -> bool | None:
         """Waits for a ring, so many seconds or a quarter of one at the most; of those that listen
         one gets it. None at once where there is no broker to listen to."""
-        if not self._url or time.monotonic() < self._rest_until:
-            return None
         # None at all would be for ever.
         wait_s = min(max(limit_s, 0.001), _LISTEN_S)
+        return self._ask(
+            lambda: self._ear.get().blpop([_RINGS], timeout=wait_s) is not None, otherwise=None
+        )
+
+    def _ask(self, question: Callable[[], T], otherwise: Else) -> T | Else:
+        """What the broker says to it; ``otherwise`` where there is none, or it rests."""
+        if not self._url or time.monotonic() < self._rest_until:
+            return otherwise
         try:
-            return self._ear.get().blpop([_RINGS], timeout=wait_s) is not None
+            return question()
         except Exception:
             self._rest_until = time.monotonic() + _REST_S
-            return None
+            return otherwise
 
     def _connect(self, timeout_s: float) -> Redis:
         # Imported late: an agent's process that never rings pays nothing for it.

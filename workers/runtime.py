@@ -29,7 +29,7 @@ from workers.clock_watch import ClockWatch
 from workers.sender import Sender
 
 _log = logging.getLogger(__name__)
-# Rows a process may hold connections for: the drain, the look-ups, the poll, one to spare.
+# A process holds connections for claims, records, look-ups, the poll; some are to spare.
 _CONNECTIONS = 12
 _LOOK_BUDGET_S = 2.0
 # Who empties rows by ``OUTBOX_RETENTION``, in their history.

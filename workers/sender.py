@@ -63,7 +63,6 @@ class Sender:
         self._places = Places(self._policy.threads)
         self._pool = means.pool(self._places.most)
         self._results: Results = queue.SimpleQueue()
-        self._first: Result | None = None
         self._watchdog = means.watchdog()
         self._caller = Caller(
             directory, self._watchdog, stopping=stopping, since_boot_s=means.since_boot_s
@@ -250,8 +249,8 @@ class Sender:
         batch = self._ready()
         if not batch and waits:
             wait_s = min(self._policy.tick_drain_s, _WAIT_S)
-            self._wait(self._writer.wait_s(min(wait_s, limit_s) if limit_s > 0 else wait_s))
-            batch = self._ready()
+            wait_s = self._writer.wait_s(min(wait_s, limit_s) if limit_s > 0 else wait_s)
+            batch = self._ready(self._wait(wait_s))
         if batch and self._places.in_air and self._must_gather():
             # Others come in this very moment, and all are written together.
             self._means.pause(_GATHER_STEP_S)
@@ -261,25 +260,26 @@ class Sender:
     def _must_gather(self) -> bool:
         return not self._stopping() and (self._writer.is_writing or self._pace.gather_s() > 0)
 
-    def _wait(self, wait_s: float) -> None:
-        """For a result, the end of a write, or a row that somebody has in hand."""
-        if wait_s <= 0:
-            return
-        if self._places.held or self._writer.is_writing:
+    def _wait(self, wait_s: float) -> Result | None:
+        """For a result, which it returns, the end of a write, or a row that somebody has in
+        hand."""
+        first = None
+        if wait_s > 0 and (self._places.held or self._writer.is_writing):
             if self._writer.await_end(True):
                 with suppress(queue.Empty):
-                    self._first = self._results.get(timeout=wait_s)
+                    first = self._results.get(timeout=wait_s)
             self._writer.await_end(False)
-        elif self._stopping() or self._writer.is_held_briefly:
+        elif wait_s > 0 and (self._stopping() or self._writer.is_held_briefly):
             self._means.pause(wait_s)
+        return first
 
-    def _ready(self) -> list[Result]:
-        batch = self._landed()
+    def _ready(self, first: Result | None = None) -> list[Result]:
+        batch = self._landed(first)
         self._begin()
         return batch
 
-    def _landed(self) -> list[Result]:
-        found, self._first = [self._first], None
+    def _landed(self, first: Result | None = None) -> list[Result]:
+        found = [first]
         with suppress(queue.Empty):
             while True:
                 found.append(self._results.get_nowait())

@@ -48,8 +48,7 @@ class Writer:
         self._most = most
         self._next: list[Result] = []
         self._may_close = False
-        # A write is under way, or has ended unseen.
-        self.is_writing = False
+        # How many answers are being written, or were by a write whose end is unseen.
         self._under_way = 0
         self._frees = False
         self._end = threading.Lock()
@@ -68,6 +67,11 @@ class Writer:
         # What callers have in hand for long counts less: it must not keep others waiting.
         unwritten = len(self._next) + self._under_way + len(self._held) // _HELD_PART
         return self._may_close or unwritten >= self._most
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether a write is under way, or has ended unseen."""
+        return self._under_way > 0
 
     @property
     def is_held_briefly(self) -> bool:
@@ -112,7 +116,7 @@ class Writer:
         if not self._next or self.is_writing or not (hurry or self._is_ready()):
             return freed
         batch, self._next = self._next, []
-        self.is_writing, self._under_way = True, len(batch)
+        self._under_way = len(batch)
         self._frees = self._frees_any(batch)
         self._pool.submit(self._write, batch)
         return self._take_up() or freed
@@ -152,7 +156,7 @@ class Writer:
             if not self._ended:
                 return False
             ended = self._ended.pop()
-        self.is_writing, self._under_way = False, 0
+        self._under_way = 0
         if isinstance(ended, Exception):
             self._look_for_closing()
             raise ended

@@ -184,16 +184,20 @@ def claim(
     that are closed to this claim alone."""
     closed = f" UNION ALL {also_closed})" if also_closed else ")"
     if not probing:
-        return f"WITH RECURSIVE {known}{_CLOSED}{closed}{rows}{_COUNTED}, taken AS ({_TAKE}){end}"
+        return f"{_chosen(known, closed, rows)}, taken AS ({_TAKE}){end}"
     taken = f", taken AS ({_TAKE}){_USED}{end}"
     return f"WITH RECURSIVE {known}{_PROBING}{closed}{rows}{_COUNTED_PROBES}{taken}"
+
+
+def _chosen(known: LiteralString, closed: LiteralString, rows: LiteralString) -> LiteralString:
+    return f"WITH RECURSIVE {known}{_CLOSED}{closed}{rows}{_COUNTED}"
 
 
 _ALONE_END = " SELECT taken.*, NULL AS stopped_at FROM taken"
 BATCH = {p: claim(_KNOWN, _GATES, _STOPPED, probing=p) for p in (False, True)}
 # The same where no breaker is due, straight from the rows that were written: kept beside them first
 # and read from there, they cost the server a sixth more. It tells nothing where it takes nothing.
-DIRECT: LiteralString = f"""WITH RECURSIVE {_KNOWN}{_CLOSED}){_GATES}{_COUNTED}{_TAKE},
+DIRECT: LiteralString = f"""{_chosen(_KNOWN, ")", _GATES)}{_TAKE},
     (SELECT place FROM walk ORDER BY step DESC LIMIT 1) AS stopped_at"""
 LANE_BATCH = {p: claim(_KNOWN, _LANES, _STOPPED, probing=p) for p in (False, True)}
 SOLO = {p: claim(_KNOWN, ALONE, _ALONE_END, probing=p) for p in (False, True)}
