@@ -31,6 +31,9 @@ from outbox.outcomes import NotSent
 # A connection that idled longer may have been dropped by a middlebox that told nobody: a write
 # into it would look maybe-sent. Opening a new one costs a round trip and no doubt.
 _IDLE_LIMIT_S = 20.0
+# A thread that calls for many accounts keeps the connections of those it called for last: one for
+# each account and thread would pass what a process may open.
+_SESSIONS_A_THREAD = 8
 _PIECE_BYTES = 65536
 _MOST_BYTES = 16 << 20  # a page of a hundred objects has well under one
 
@@ -205,15 +208,25 @@ class _Adapter(HTTPAdapter):
         return response
 
 
+class _Kept(threading.local):
+    """The sessions of one thread, by whose they are, the last used at the end."""
+
+    def __init__(self) -> None:
+        self.sessions: dict[Sessions, requests.Session] = {}
+
+
+_kept = _Kept()
+
+
 class Sessions:
-    """Looks like a ``requests.Session`` to an SDK and is one session per thread underneath.
+    """Looks like a ``requests.Session`` to an SDK and is one session per thread underneath; a
+    thread keeps the connections of the eight it used last.
 
     ``direct``: ignore proxies from the environment (an address that was configured by hand).
     """
 
     def __init__(self, direct: bool = False) -> None:
         self._direct = direct
-        self._local = threading.local()
         self._lock = threading.Lock()
         self._all: weakref.WeakSet[requests.Session] = weakref.WeakSet()
 
@@ -243,18 +256,26 @@ class Sessions:
                 session.close()
 
     def _session(self) -> requests.Session:
-        session: requests.Session | None = getattr(self._local, "session", None)
+        kept = _kept.sessions
+        session = kept.pop(self, None)
         if session is None:
-            session = requests.Session()
-            session.mount("http://", _Adapter())
-            session.mount("https://", _Adapter())
-            session.trust_env = not self._direct
-            # Else a .netrc of this host would replace the vendor's Authorization header.
-            session.auth = _leave_alone
-            session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
-            self._local.session = session
-            with self._lock:
-                self._all.add(session)
+            session = self._new_session()
+        # Last used, last to go.
+        kept[self] = session
+        if len(kept) > _SESSIONS_A_THREAD:
+            kept.pop(next(iter(kept))).close()
+        return session
+
+    def _new_session(self) -> requests.Session:
+        session = requests.Session()
+        session.mount("http://", _Adapter())
+        session.mount("https://", _Adapter())
+        session.trust_env = not self._direct
+        # Else a .netrc of this host would replace the vendor's Authorization header.
+        session.auth = _leave_alone
+        session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
+        with self._lock:
+            self._all.add(session)
         return session
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import mmap
 import os
+import resource
 import shutil
 import signal
 import sys
@@ -39,6 +40,8 @@ from workers.sender import STOP_SLACK_S
 _log = logging.getLogger(__name__)
 # How soon a Celery that ended by itself is started again: children import SDKs at their start.
 _AGAIN_S = 2.0
+# Connections to vendors, of a thread eight at the most, and what else is open.
+_FILES = 65536
 _YES = b"\x01"
 # How long after the deadline of its calls a worker that was told to end is there at the most.
 _LATEST_S = 10.0
@@ -193,11 +196,19 @@ def run_worker(settings: Settings) -> int:
     """The worker, until SIGTERM. Without a broker it polls in this one process."""
     # Messages are JSON and name no code: what Celery warns root of (pickle) is not accepted here.
     warnings.filterwarnings("ignore", category=SecurityWarning)
+    _open_as_many_files_as_allowed()
     child = Child(settings)
     try:
         return _run_with_broker(child) if settings.redis_url else _run_polling(child)
     finally:
         shutil.rmtree(child.folder, ignore_errors=True)
+
+
+def _open_as_many_files_as_allowed() -> None:
+    # The usual soft limit (1024) is for programs with select(); each thread keeps connections.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if most == resource.RLIM_INFINITY else min(most, _FILES)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 def _run_with_broker(child: Child) -> int:

@@ -10,7 +10,7 @@ import struct
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from select import select
+from select import POLLHUP, poll
 
 from workers.folders import until
 from workers.orphans import Kind, OrphanWatcher
@@ -109,7 +109,9 @@ class Server:
         assert self._process is not None
         self._process.wait()
         # Shared memory of a backend that still runs would refuse the next start.
-        select([self._life_fd], [], [], _READY_WITHIN_S)
+        gone = poll()
+        gone.register(self._life_fd, POLLHUP)
+        gone.poll(_READY_WITHIN_S * 1000)
         os.close(self._life_fd)
         self._watcher.forget(self._process.pid)
         self._process = None

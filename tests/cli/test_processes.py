@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import resource
 import signal
 import subprocess
 import urllib.request
@@ -44,6 +45,21 @@ def test_a_worker_sends_what_is_due_and_ends_when_it_is_told_to(desk: Desk) -> N
     finally:
         code = told_to_end(process)
     assert code == 0
+
+
+def test_a_worker_may_open_as_many_files_as_its_host_allows(desk: Desk) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
+    try:
+        process = desk.start("worker")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    try:
+        ready(process, r"(worker: .*)")
+        allowed, _ = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
+        assert allowed == (65536 if hard == resource.RLIM_INFINITY else min(hard, 65536))
+    finally:
+        assert told_to_end(process) == 0
 
 
 def test_beat_ticks_and_ends_when_it_is_told_to(desk: Desk, redis_url: str) -> None:

@@ -28,7 +28,8 @@ def replying(raw: bytes) -> Reply:
 class RawServer:
     """Reads whole requests and hands each to ``reply``; keeps the connection until that closes it.
 
-    ``requests`` holds the raw bytes of each, ``arrived`` is set at the first.
+    ``requests`` holds the raw bytes of each, ``arrived`` is set at the first; ``connections``
+    counts all that were made.
     """
 
     def __init__(self, reply: Reply) -> None:
@@ -36,8 +37,10 @@ class RawServer:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._open: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
+        self._counting = threading.Lock()
         self.requests: list[bytes] = []
         self.connections = 0
+        self.open_connections = 0
         self.arrived = threading.Event()
         self.port: int = self._listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
@@ -70,7 +73,9 @@ class RawServer:
                 connection, _ = self._listener.accept()
             except OSError:
                 return
-            self.connections += 1
+            with self._counting:
+                self.connections += 1
+                self.open_connections += 1
             self._open.append(connection)
             self._start(self._serve, connection)
 
@@ -80,6 +85,8 @@ class RawServer:
                 self.requests.append(request)
                 self.arrived.set()
                 self._reply(connection, request)
+        with self._counting:
+            self.open_connections -= 1
 
 
 def _read_request(connection: socket.socket) -> bytes:

@@ -19,6 +19,7 @@ import pytest
 from outbox.contract import Call, Unlimited
 from outbox.outcomes import Lost, NotSent, Outcome, Receipt, Unreadable
 from tests.vendors.raw_server import RawServer, answer, replying
+from tests.vendors.sandbox_shop import wait_until
 from tests.vendors.stripe_calls import (
     CHARGE,
     SECRET,
@@ -157,6 +158,29 @@ def test_a_netrc_of_this_host_does_not_replace_the_credential(
             sessions.request("get", server.url + "/v1/x", headers={"Authorization": "Bearer k"})
         assert header(server.requests[0], "authorization:") == ["Bearer k"]
     sessions.close()
+
+
+def test_a_thread_keeps_the_connections_of_the_eight_accounts_it_called_last() -> None:
+    """A connection for each account and thread would pass what a process may open."""
+    with RawServer(replying(answer("200 OK"))) as server, ThreadPoolExecutor(1) as thread:
+        accounts = [wire.Sessions(direct=True) for _ in range(12)]
+
+        def call(account: wire.Sessions) -> int:
+            with wire.exchange("post", "/v1/x", Unlimited()):
+                account.request("post", server.url + "/v1/x")
+            return server.connections
+
+        def called(number: int) -> int:
+            return thread.submit(call, accounts[number]).result()
+
+        assert [called(number) for number in range(12)] == list(range(1, 13))
+        wait_until(lambda: server.open_connections == 8)
+        assert [called(number) for number in range(4, 12)] == [12] * 8
+        assert called(0) == 13
+        assert called(11) == 13
+        wait_until(lambda: server.open_connections == 8)
+        for account in accounts:
+            account.close()
 
 
 def test_no_cookie_of_the_vendor_comes_back(vendor: StripeVendor) -> None:
