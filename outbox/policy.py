@@ -188,6 +188,11 @@ class Policy:
         """How long a resolver keeps a row to itself while it looks: nobody looks twice."""
         return 3 * self.look_deadline_s
 
+    def look_after_lease_s(self) -> float:
+        """From the end of a lease that nobody ended to its first look: as long after the last
+        moment of its call as that of a lost answer, which in most settings has come by then."""
+        return self.start_limit_s + self.call_deadline_s + self.looks_s[0] - self.lease_s
+
     def look_delay_s(self, looks: int, *, escalated: bool) -> float:
         """Until the next look-up, after ``looks`` of them."""
         if escalated and looks >= len(self.looks_s):

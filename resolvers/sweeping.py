@@ -28,7 +28,7 @@ def _expire(store: Store, directory: Directory) -> int:
         return doubt.expire_leases(
             tx,
             limit=_BATCH,
-            look_in_s=directory.policy.looks_s[0],
+            look_after_s=directory.policy.look_after_lease_s(),
             max_crashes=directory.policy.max_crashes,
         )
 

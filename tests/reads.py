@@ -107,7 +107,7 @@ def due(vendor: str, account: str) -> Mapping[str, Ask]:
     at: dict[str, Any] = {"limit": 10, "hold_s": 1.0, "accounts": [prefix]}
     return {
         "anything to claim": _explain(claims_sql.AHEAD, {"mark": _NOW}),
-        "leases": lambda tx: doubt.expire_leases(tx, limit=10, look_in_s=1, max_crashes=3),
+        "leases": lambda tx: doubt.expire_leases(tx, limit=10, look_after_s=1, max_crashes=3),
         "doubts": lambda tx: doubt.claim_doubts(tx, **at),
         "doubts of one list": lambda tx: neighbours.claim(
             tx, Kin(vendor, account, "payment_intents.create", "v1", None, None),

@@ -19,9 +19,10 @@ from outbox.store.windows import WITHDRAWN
 NO_WINDOWS: Mapping[str, float | None] = MappingProxyType({})
 
 
-def expire_leases(tx: Transaction, *, limit: int, look_in_s: float, max_crashes: int) -> int:
-    """Leases whose end has passed: the worker is lost, the row is in doubt. A row that lost
-    ``max_crashes`` workers in a row is due for a person at once. Returns how many."""
+def expire_leases(tx: Transaction, *, limit: int, look_after_s: float, max_crashes: int) -> int:
+    """Leases whose end has passed: the worker is lost, the row is in doubt, and due for a look
+    ``look_after_s`` after the end of its lease. A row that lost ``max_crashes`` workers in a row is
+    due for a person at once. Returns how many."""
     row = tx.one(
         """
         WITH gone AS (
@@ -34,7 +35,8 @@ def expire_leases(tx: Transaction, *, limit: int, look_in_s: float, max_crashes:
                 lease_token = NULL, lease_until = NULL, lease_owner = NULL,
                 escalate_at = CASE WHEN crashes + 1 >= %(max_crashes)s THEN outbox.clock()
                                    ELSE escalate_at END,
-                due_at = outbox.clock() + %(look_in_s)s * INTERVAL '1 second'
+                due_at = GREATEST(outbox.clock(),
+                                  lease_until + %(look_after_s)s * INTERVAL '1 second')
             FROM gone WHERE i.id = gone.id RETURNING i.id, i.lease_no, i.last_sent_at
         ), logged AS (
             INSERT INTO outbox.attempts (intent_id, lease_no, started_at, ended_at, outcome, detail)
@@ -43,7 +45,7 @@ def expire_leases(tx: Transaction, *, limit: int, look_in_s: float, max_crashes:
         )
         SELECT count(*) AS n FROM moved
         """,
-        {"limit": limit, "look_in_s": look_in_s, "max_crashes": max_crashes},
+        {"limit": limit, "look_after_s": look_after_s, "max_crashes": max_crashes},
     )
     return int(row["n"]) if row else 0
 

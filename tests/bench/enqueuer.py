@@ -2,8 +2,9 @@
 
 `python -m tests.bench.enqueuer COUNT` commits each by itself and rings; `--backlog` all in one
 transaction; `--per-second N` at that pace; `--each N` so many to a commit; `--lanes N` spreads them
-over so many ordered lanes; `--stripe` makes them charges; `--first N` is the number of the first;
-`--tenant`, `--vendor`, `--account` and `--run` say whose they are.
+over so many ordered lanes; `--timed` tells what each took; `--stripe` makes them charges;
+`--first N` is the number of the first; `--tenant`, `--vendor`, `--account` and `--run` say whose
+they are.
 """
 
 from __future__ import annotations
@@ -24,14 +25,15 @@ _TEXT = "a line of text such as an invoice, a ticket or a mail has, some hundred
 
 
 def main() -> int:
-    """Prints one object: ``began_ns``, ``ended_ns`` (CLOCK_MONOTONIC) and ``committed``, a list of
-    [intent id, ns]."""
+    """Prints one object: ``began_ns``, ``ended_ns`` (CLOCK_MONOTONIC), ``committed``, a list of
+    [intent id, ns], and ``took_ns``, from a write's enqueue until it is committed and rung for."""
     parser = argparse.ArgumentParser()
     parser.add_argument("count", type=int)
     parser.add_argument("--backlog", action="store_true")
     parser.add_argument("--per-second", type=float, default=0.0)
     parser.add_argument("--lanes", type=int, default=0)
     parser.add_argument("--each", type=int, default=1)
+    parser.add_argument("--timed", action="store_true")
     parser.add_argument("--stripe", action="store_true")
     parser.add_argument("--tenant", default="acme")
     parser.add_argument("--vendor", default=vendor.NAME)
@@ -93,19 +95,20 @@ def _backlog(outbox: Outbox, connection: Any, given: argparse.Namespace) -> dict
     began = time.monotonic_ns()
     connection.commit()
     outbox.ring()
-    return {"began_ns": began, "ended_ns": time.monotonic_ns(), "committed": []}
+    return {"began_ns": began, "ended_ns": time.monotonic_ns(), "committed": [], "took_ns": []}
 
 
 def _one_by_one(outbox: Outbox, connection: Any, given: argparse.Namespace) -> dict[str, Any]:
     tool, scope = vendor.write_tool(vendor=given.vendor), _scope(given, "live")
     outbox.enqueue(connection, tool, scope, _write(-1))  # imports, and opens connections
     connection.rollback()
-    committed = []
+    committed, took = [], []
     began = time.monotonic_ns()
     for first in range(0, given.count, given.each):
         if given.per_second:
             left_s = began / 1e9 + first / given.per_second - time.monotonic()
             time.sleep(max(left_s, 0.0))
+        started = time.monotonic_ns()
         if given.each == 1:
             answers = [outbox.enqueue(connection, tool, scope, _write(first))]
         else:
@@ -114,12 +117,14 @@ def _one_by_one(outbox: Outbox, connection: Any, given: argparse.Namespace) -> d
         connection.commit()
         at = time.monotonic_ns()
         outbox.ring()
+        took.append(time.monotonic_ns() - started)
         committed += [[answer.intent_id.hex, at] for answer in answers]
     ended = time.monotonic_ns()
     return {
         "began_ns": began,
         "ended_ns": ended,
         "committed": committed if given.per_second else [],
+        "took_ns": took if given.timed else [],
     }
 
 

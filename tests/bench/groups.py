@@ -12,11 +12,14 @@ from tests.bench import (
     memory,
     outage,
     stripe_sdk,
+    waits,
 )
 from tests.bench.harness import Group
 
 GROUPS = (
     Group(("enqueue",), flow.enqueue),
+    Group(("enqueue-p50", "enqueue-p99"), waits.alone),
+    Group(("enqueue-p50-beside", "enqueue-p99-beside"), waits.beside),
     Group(
         ("drain-limit", "drain-celery", "drain-pgqueuer", "drain-dbos", "drain-commits",
          "drain-wal"),
@@ -59,5 +62,6 @@ OF_PEERS = frozenset(
 # What the short form has no time for.
 LONG = frozenset({"drain-dbos"})
 # What it has time for only where it is asked for it.
-ASKED = frozenset({"fair-tenant", "fair-account", "fair-vendor", "fair-breaker", "faulty",
-                   "memory-64", "memory-400", "memory-prefork", "memory-flat"})  # fmt: skip
+ASKED = frozenset({"enqueue-p50-beside", "enqueue-p99-beside", "fair-tenant", "fair-account",
+                   "fair-vendor", "fair-breaker", "faulty", "memory-64", "memory-400",
+                   "memory-prefork", "memory-flat"})  # fmt: skip

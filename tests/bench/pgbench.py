@@ -14,7 +14,7 @@ _LIMIT_S = 300.0
 _TPS = re.compile(r"^tps = ([0-9.]+)", re.MULTILINE)
 # A row as small as a ledger's may be: a key that is unique, a request. Each client claims
 # and ends the row that it inserted: nothing is searched for.
-_SCHEMA = """
+SCHEMA = """
 CREATE TABLE writes (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     key uuid NOT NULL UNIQUE DEFAULT gen_random_uuid(),
@@ -23,7 +23,7 @@ CREATE TABLE writes (
     lease_until timestamptz,
     receipt text);
 """
-_INSERT = "INSERT INTO writes DEFAULT VALUES;\n"
+INSERT = "INSERT INTO writes DEFAULT VALUES"
 _LIFE = """INSERT INTO writes DEFAULT VALUES RETURNING id \\gset
 UPDATE writes SET status = 'in_flight', lease_until = now() + '60 s' WHERE id = :id AND status = 'pending';
 UPDATE writes SET status = 'done', lease_until = NULL, receipt = 'wr_' || id WHERE id = :id AND status = 'in_flight';
@@ -45,12 +45,12 @@ def life_cycles(stage: Stage, count: int, clients: int) -> Limit:
 
 def inserts(stage: Stage, count: int) -> Limit:
     """So many inserts by one client, each its own commit."""
-    return _run(stage, _INSERT, count, 1)
+    return _run(stage, f"{INSERT};\n", count, 1)
 
 
 def _run(stage: Stage, script: str, count: int, clients: int) -> Limit:
     with stage.place(migrated=False) as place:
-        place.sql(_SCHEMA)
+        place.sql(SCHEMA)
         path = stage.folder / "script.sql"
         path.write_text(script)
         each = max(count // clients, 1)

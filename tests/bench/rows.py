@@ -78,6 +78,7 @@ class Result:
 
 
 P1, P16 = "pgbench, bare life cycle, 1 client", "pgbench, bare life cycle, 16 clients"
+BARE = "a bare insert by the same driver"
 EMPTY = "the same on an empty table"
 GROWN = "in a grown ledger"
 PLAIN = "a plain read of what is unsettled for each question about it"
@@ -86,6 +87,10 @@ FAIR = "twice alone + 1 s"
 CALM, PSS = "the same without faults", "MiB, PSS"
 ROWS = (
     Row("enqueue", "enqueue, 1 client", "pgbench insert, 1 client", 0.5, "per s"),
+    Row("enqueue-p50", "enqueue until committed", BARE, 4.0, "ms, p50", "at most"),
+    Row("enqueue-p99", "enqueue until committed", BARE, 4.0, "ms, p99", "at most"),
+    Row("enqueue-p50-beside", "the same beside a full drain", BARE, 4.0, "ms, p50", "at most"),
+    Row("enqueue-p99-beside", "the same beside a full drain", BARE, 4.0, "ms, p99", "at most"),
     Row("drain-limit", "drain of a backlog, 0 ms", P16, 1.0, "per s"),
     Row("drain-celery", "drain of a backlog, 0 ms", "Celery, 64 threads, ledger", 8.0, "per s"),
     Row("drain-pgqueuer", "drain of a backlog, 0 ms", "pgqueuer", 3.0, "per s"),

@@ -11,6 +11,7 @@ class Sizes:
     each reference, and not once a repetition. ``limit_s`` ends the whole run."""
 
     enqueued: int = 5_000
+    waits: int = 3_000
     backlog: int = 12_000
     celery: int = 6_000
     dbos: int = 2_000
@@ -44,6 +45,7 @@ class Sizes:
 FULL = Sizes()
 SHORT = Sizes(
     enqueued=1_000,
+    waits=400,
     backlog=3_000,
     celery=800,
     dbos=0,

@@ -119,7 +119,7 @@ def test_an_event_settles_what_a_killed_worker_left_in_doubt(ledger: Ledger) -> 
     row = claimed(ledger)
     ledger.forward(61)
     with ledger.store.transaction() as tx:
-        doubt.expire_leases(tx, limit=10, look_in_s=5.0, max_crashes=3)
+        doubt.expire_leases(tx, limit=10, look_after_s=5.0, max_crashes=3)
     arrive(ledger, about(row))
     after = row_of(ledger, row.id)
     assert (after.status, after.receipt_id, after.attempts) == ("succeeded", "pi_1", 1)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from uuid import UUID
 
 import psycopg
 import pytest
 
 from outbox import Outbox, Scope
-from outbox.store import switches
+from outbox.store import doubt, switches
 from outbox.store.claims import Claimer
 from tests.workers.floor import CARD, CHARGE, Floor
 
@@ -50,6 +51,31 @@ def test_a_lease_that_runs_is_left_alone_and_one_that_ended_is_doubt(floor: Floo
     # Until then it may have left: from there absence is reckoned.
     assert row["last_lease_end"] == lease_until
     assert floor.outcomes(intent_id) == ["lease_expired"]
+
+
+def test_a_lost_workers_row_is_looked_up_when_a_lost_answer_of_its_call_would_be(
+    floor: Floor,
+) -> None:
+    """Its call has ended 50 s after its claim at the latest, and a lost answer is looked up 5 s
+    later: within the lease of 60 s."""
+    (intent_id,) = _claimed(floor)
+    floor.advance(61)
+    floor.expire()
+    (now,) = floor.sql("SELECT outbox.clock() AS at")
+    assert floor.row(intent_id)["due_at"] <= now["at"]
+    assert floor.look() == 1
+
+
+def test_after_a_lease_as_short_as_it_may_be_the_first_look_waits(floor: Floor) -> None:
+    (intent_id,) = _claimed(floor)
+    lease_until = floor.row(intent_id)["lease_until"]
+    floor.advance(61)
+    with floor.store.transaction() as tx:
+        doubt.expire_leases(tx, limit=1, look_after_s=3.0, max_crashes=3)
+    assert floor.row(intent_id)["due_at"] == lease_until + timedelta(seconds=3)
+    assert floor.look() == 0
+    floor.advance(3)
+    assert floor.look() == 1
 
 
 def test_a_thousand_ended_leases_are_swept_in_one_go(floor: Floor) -> None:

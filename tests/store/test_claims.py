@@ -46,7 +46,7 @@ def crash(book: Book, row: Intent) -> None:
     """The worker of a row died; the resolver allows a re-send."""
     book.forward(61)
     with book.store.transaction() as tx:
-        doubt.expire_leases(tx, limit=10, look_in_s=1.0, max_crashes=9)
+        doubt.expire_leases(tx, limit=10, look_after_s=1.0, max_crashes=9)
         current = intents.lock(tx, row.id)
         assert current is not None
         apply(tx, current, Event.RESEND_APPROVED, Change(actor="resolver", due_in_s=0.0))

@@ -112,7 +112,7 @@ class Play:
         live = self.row.lease_token
         self.book.forward(61)
         with self.book.store.transaction() as tx:
-            doubt.expire_leases(tx, limit=9, look_in_s=1.0, max_crashes=99)
+            doubt.expire_leases(tx, limit=9, look_after_s=1.0, max_crashes=99)
         numbers = [n for n, c in enumerate(self.kept.claims) if c.lease_token == live]
         self.kept.lost |= set(numbers)
 

@@ -28,7 +28,7 @@ def refused(book: Book, row: Intent) -> None:
 def lost_its_worker(book: Book, row: Intent) -> None:
     book.forward(61)
     with book.store.transaction() as tx:
-        assert doubt.expire_leases(tx, limit=10, look_in_s=1.0, max_crashes=9) == 1
+        assert doubt.expire_leases(tx, limit=10, look_after_s=1.0, max_crashes=9) == 1
         current = intents.lock(tx, row.id)
         assert current is not None
         apply(tx, current, Event.RESEND_APPROVED, Change(actor="resolver", due_in_s=0.0))

@@ -46,7 +46,7 @@ def approve(book: Book, intent_id: UUID, *, due_in_s: float = 0.0) -> None:
 def crash(book: Book, row: Intent) -> None:
     book.forward(61)
     with book.store.transaction() as tx:
-        assert doubt.expire_leases(tx, limit=10, look_in_s=1.0, max_crashes=9)
+        assert doubt.expire_leases(tx, limit=10, look_after_s=1.0, max_crashes=9)
     approve(book, row.id)
 
 

@@ -189,7 +189,7 @@ def test_a_row_that_lost_its_worker_takes_a_token_too(book: Book) -> None:
     (row,) = claimer.claim(64)
     book.forward(61)
     with book.store.transaction() as tx:
-        doubt.expire_leases(tx, limit=1, look_in_s=0.0, max_crashes=3)
+        doubt.expire_leases(tx, limit=1, look_after_s=0.0, max_crashes=3)
     book.sql("UPDATE outbox.intents SET status = 'retryable', due_at = outbox.clock()")
     # What the lost worker took stays taken: it may have sent.
     assert claimer.claim_alone() == []

@@ -168,7 +168,7 @@ def test_an_answer_after_the_lease_ran_out_is_late_evidence(book: Book) -> None:
     row = book.in_flight()
     book.forward(61)
     with book.store.transaction() as tx:
-        assert doubt.expire_leases(tx, limit=10, look_in_s=5.0, max_crashes=3) == 1
+        assert doubt.expire_leases(tx, limit=10, look_after_s=5.0, max_crashes=3) == 1
     assert record(book, (row, receipt(row))) == 1
     written = book.row(row.id)
     assert (written.status, written.doubt, written.settled_by) == ("succeeded", 0, "late_reply")

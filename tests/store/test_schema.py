@@ -145,7 +145,7 @@ def test_a_worker_may_do_all_that_its_jobs_do(book: Book) -> None:
         assert row is not None
         assert row.status == "in_flight"
         records.record(tx, [Ended(row, receipt(row))])
-        doubt.expire_leases(tx, limit=10, look_in_s=1, max_crashes=3)
+        doubt.expire_leases(tx, limit=10, look_after_s=1, max_crashes=3)
         doubt.claim_doubts(tx, limit=1, hold_s=1, accounts=[""])
         since = intents.now(tx)
         for place in overdue.places(tx, since):

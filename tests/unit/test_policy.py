@@ -138,3 +138,10 @@ def test_quiescence_adds_the_in_flight_bound_and_the_read_lag() -> None:
     assert Policy().quiet_after_s(STRIPE) == 120
     assert Policy().quiet_after_s(replace(STRIPE, read_lag_s=60.0)) == 180
     assert Policy.demo().quiet_after_s(replace(STRIPE, read_lag_s=3.0)) == 8
+
+
+def test_the_first_look_after_a_lost_lease_is_reckoned_from_the_last_end_of_its_call() -> None:
+    """30 s to start, 20 s to answer and 5 s to be listed are within the lease of 60 s."""
+    assert Policy().look_after_lease_s() == -5.0
+    assert replace(Policy(), lease_s=56.0).look_after_lease_s() == -1.0
+    assert Policy.demo().look_after_lease_s() == 0.5
