@@ -43,7 +43,8 @@ def arguments_of(
             raise Invalid(f"args{where}", f"breaks the schema's rule {error.validator!r}")
     for name in tool.needed:
         if arguments.get(name) is None:
-            raise Invalid(f"args.{name}", f"is missing; {tool.name} declares it")
+            lacks = "is null" if name in arguments else "is missing"
+            raise Invalid(f"args.{name}", f"{lacks}; {tool.name} declares it")
     return arguments, notes
 
 

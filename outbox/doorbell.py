@@ -98,6 +98,10 @@ class Doorbell:
             lambda: self._ear.get().blpop([_RINGS], timeout=wait_s) is not None, otherwise=None
         )
 
+    def is_there(self) -> bool:
+        """Whether the broker answers now."""
+        return self._ask(lambda: bool(self._client.get().ping()), otherwise=False)
+
     def _ask(self, question: Callable[[], T], otherwise: Else) -> T | Else:
         """What the broker says to it; ``otherwise`` where there is none, or it rests."""
         if not self._url or time.monotonic() < self._rest_until:

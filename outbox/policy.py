@@ -217,15 +217,16 @@ class Policy:
         """The orderings that keep a call inside its lease and a task inside its limits, and
         numbers that mean nothing."""
         yield from self._out_of_bounds()
-        if not self.start_limit_s + self.call_deadline_s + self.start_slack_s < self.lease_s:
-            yield "lease_s", "start limit + call deadline + slack must be below the lease"
+        ended = self.start_limit_s + self.call_deadline_s + self.start_slack_s
+        if not ended < self.lease_s:
+            yield "lease_s", f"must be above start limit + call deadline + slack, {ended:g}"
         longest = self.drain_budget_s + self.call_deadline_s + self.budget_slack_s
         if not longest < self.soft_limit_s:
-            yield "soft_limit_s", "must be above drain budget + call deadline + slack"
+            yield "soft_limit_s", f"must be above drain budget + call deadline + slack, {longest:g}"
         if not self.soft_limit_s < self.hard_limit_s:
-            yield "hard_limit_s", "must be above the soft limit"
+            yield "hard_limit_s", f"must be above the soft limit, {self.soft_limit_s:g}"
         if not self.hard_limit_s < self.visibility_timeout_s:
-            yield "visibility_timeout_s", "must be above the hard limit"
+            yield "visibility_timeout_s", f"must be above the hard limit, {self.hard_limit_s:g}"
         at_least_one = ("batch", "threads", "max_crashes", "page_group_from", "breaker_sample")
         for name in (*at_least_one, "breaker_failures"):
             if getattr(self, name) < 1:

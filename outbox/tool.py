@@ -26,6 +26,8 @@ RESERVED_ARGUMENTS = frozenset(
 
 _NAMED = 8
 _KEPT_CHARS = 100
+# As a recipe's may be.
+_WORD = re.compile(r"[a-z][a-z_]{0,39}\Z")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,99}\Z")
 
 
@@ -104,8 +106,11 @@ class WriteTool:
             self._check_schema(self.schema)
 
     def _check_words(self) -> None:
-        if not isinstance(self.side_effect, str) or not self.side_effect:
-            raise Invalid("tool.side_effect", "must be a word, as charge, refund, payout or write")
+        if not isinstance(self.side_effect, str) or not _WORD.match(self.side_effect):
+            raise Invalid(
+                "tool.side_effect",
+                "must be a word of small letters, as charge, refund, payout, mail or write",
+            )
         if self.once_per not in ("run", "epoch", "tenant"):
             raise Invalid("tool.once_per", "must be run, epoch or tenant")
         if self.on_doubt not in ("hold", "continue"):

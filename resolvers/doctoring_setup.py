@@ -11,6 +11,7 @@ from typing import Any
 from outbox import schema
 from outbox.contract import carried
 from outbox.contracts import CONTRACTS
+from outbox.doorbell import Doorbell
 from outbox.fingerprint import RULES
 from outbox.store import checks, redaction, switches, vitals
 from outbox.store.connection import Transaction
@@ -63,6 +64,7 @@ def asked_of(
 ) -> Iterator[tuple[str, int | None, Callable[[Transaction], Iterable[Finding]]]]:
     """Each check of the setup: its name, its rule, and what asks it."""
     yield "settings", None, partial(_settings, directory)
+    yield "broker_away", None, partial(_broker, directory)
     yield "pagers_unset", 9, partial(_pagers, directory)
     yield "settable_clock", 12, _settable_clock
     yield "clock_doubted", 12, _clock_doubted
@@ -81,6 +83,16 @@ def _settings(directory: Directory, _tx: Transaction) -> Iterator[Finding]:
     problems = list(directory.settings.start_problems())
     what = "; ".join(f"{name} {problem}" for name, problem in problems)
     yield finding("settings", None, [name for name, _ in problems], what)
+
+
+def _broker(directory: Directory, _tx: Transaction) -> Iterator[Finding]:
+    """Without one workers look by themselves, and that is no fault; one that is set and away is."""
+    settings, wrong = directory.settings, []
+    bell = Doorbell(settings.redis_url, timeout_s=settings.redis_timeout_s)
+    if settings.redis_url and not bell.is_there():
+        wrong = ["REDIS_URL"]
+    what = "it does not answer: no tick and no ring arrives, and workers send by their own polls"
+    yield finding("broker_away", None, wrong, what)
 
 
 def _pagers(directory: Directory, tx: Transaction) -> Iterator[Finding]:

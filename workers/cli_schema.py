@@ -14,7 +14,11 @@ def schema() -> None:
     """The schema `outbox` in the database."""
 
 
-@schema.command("upgrade", examples=("outbox schema upgrade",))
+@schema.command(
+    "upgrade",
+    refuses="the schema is a newer release's, or somebody else's; nothing was changed",
+    examples=("outbox schema upgrade",),
+)
 def upgrade() -> None:
     """Bring the schema to this release, in one transaction; a second time does nothing."""
     from outbox import schema as tables

@@ -178,6 +178,12 @@ def test_what_the_role_may_not_read_is_told_as_not_checked(healthy: Desk) -> Non
         healthy.sql(f"DROP ROLE {role}")
 
 
+def test_a_broker_that_is_named_and_does_not_answer_is_found(healthy: Desk, redis_url: str) -> None:
+    assert "broker_away" not in found(healthy, REDIS_URL=redis_url)
+    away = "redis://127.0.0.1:1/0"
+    assert found(healthy, REDIS_URL=away)["broker_away"] == (1, ["REDIS_URL"])
+
+
 def test_questions_of_which_nobody_is_paged_are_found(healthy: Desk) -> None:
     (row,) = healthy.sql("SELECT id FROM outbox.intents WHERE status = 'unknown'")
     question = healthy.escalate(row["id"])

@@ -32,7 +32,7 @@ def commands(
 EVERY = list(commands())
 CHECKS = {("doctor",), ("health",), ("vendor", "check"), ("schema", "check"), ("consume",)}
 # Refused for the state of the ledger, and not for what a person may rule.
-REFUSED = {("prune",)}
+REFUSED = {("prune",), ("schema", "upgrade")}
 ROWS = {"INTENT", "ESCALATION", "ACCOUNT", "WEBHOOK"}
 VERBS = [(path, command) for path, command in EVERY if not isinstance(command, click.Group)]
 

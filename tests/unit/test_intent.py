@@ -112,6 +112,12 @@ def test_a_declared_argument_must_be_there(name: str) -> None:
     assert refused(CHARGE, {**ARGS, name: None}) == f"args.{name}"
 
 
+def test_an_argument_that_is_there_and_null_is_not_called_missing() -> None:
+    for args, said in (({**ARGS, "amount": None}, "is null"), ({}, "is missing")):
+        with pytest.raises(Invalid, match=said):
+            draft(CHARGE, SCOPE, args)
+
+
 @pytest.mark.parametrize("args", [[], "[]", b"7", "null", None, 7, {1}])
 def test_arguments_are_one_object(args: Any) -> None:
     assert refused(CHARGE, args) == "args"

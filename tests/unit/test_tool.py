@@ -48,6 +48,8 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "room that is text": ({"max_depth": "9"}, "tool.max_depth"),
     "room for more than is counted": ({"max_depth": 100_001}, "tool.max_depth"),
     "an operation that is no text": ({"operation": ["x"]}, "tool.operation"),
+    "a side effect in capitals": ({"side_effect": "CHARGE"}, "tool.side_effect"),
+    "a side effect of two words": ({"side_effect": "charge card"}, "tool.side_effect"),
     "a side effect that is no text": ({"side_effect": ["charge"]}, "tool.side_effect"),
     "identity that is no tuple": ({"identity": 7}, "tool.identity"),
     "a guard that is nothing": ({"guard": None}, "tool.guard"),
