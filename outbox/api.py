@@ -116,13 +116,16 @@ class Outbox:
     ) -> list[Answer]:
         """Many intents of one tool, validated before the first is recorded and inserted in key
         order, so that two such transactions cannot deadlock. Answers in the order given. ``Full``
-        unless there is room for all of them that are new; nothing is written then."""
+        unless there is room for all of them that are new. Whatever it raises, nothing of this call
+        is written, also where the caller catches that and commits; a connection in autocommit with
+        no transaction open is refused therefore."""
         drafts = [
             self._draft(tool, scope, args, 0, None, None, None, f"requests[{n}].")
             for n, (scope, args) in enumerate(pairs(requests))
         ]
         if not drafts:
             return []
+        callers.require_transaction(session)
         answers = callers.run(self._steps_of_all(drafts), session)
         self._ring_after(session)
         assert isinstance(answers, list)
@@ -180,6 +183,10 @@ class Outbox:
 
     def _steps_of_all(self, drafts: list[Draft]) -> Steps:
         yield from self._admit(drafts)
+        steps = self._steps_of_each(drafts)
+        return (yield from (enqueueing.all_or_nothing(steps) if len(drafts) > 1 else steps))
+
+    def _steps_of_each(self, drafts: list[Draft]) -> Steps:
         fresh = yield from enqueueing.insert_many(drafts)
         answers = {n: _recorded_now(drafts[n], row) for n, row in fresh.items()}
         rest = set(range(len(drafts))) - answers.keys()

@@ -136,7 +136,11 @@ class Poller:
     async def wait(self, asked: Asked) -> Answer:
         """``wait`` for a coroutine. One that is cancelled has been told nothing."""
         waiter = _Waiter(asked, time.monotonic() + asked.limit_s)
-        self._add(lambda: self._waiters.append(waiter))
+        while not self._add(lambda: self._waiters.append(waiter)):
+            left_s = waiter.give_up_at - time.monotonic()
+            if left_s <= 0:
+                return asked.answer(None)
+            await asyncio.sleep(min(_POLL_MAX_S, left_s))
         row = await asyncio.wrap_future(waiter.seen)
         if row is not None and is_final(row) and row["untold"]:
             await self._hand_over(row)
@@ -144,7 +148,8 @@ class Poller:
 
     async def _hand_over(self, row: Row) -> None:
         marked: Future[None] = Future()
-        self._add(lambda: self._telling.append((row, marked)))
+        if not self._add(lambda: self._telling.append((row, marked))):
+            return
         try:
             # The answer was read: it stands, whether or not the mark is confirmed.
             with contextlib.suppress(Unreachable, psycopg.Error):
@@ -155,15 +160,19 @@ class Poller:
                 self._add(lambda: self._unheard.update({row["id"]: until}))
             raise
 
-    def _add(self, change: Callable[[], Any]) -> None:
+    def _add(self, change: Callable[[], Any]) -> bool:
+        """False, and nothing is changed, where the host refuses the thread."""
         with self._changed:
-            change()
             if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name="outbox-waiting", daemon=True
-                )
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="outbox-waiting", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:
+                    return False
+                self._thread = thread
+            change()
             self._changed.notify()
+            return True
 
     # -- the thread --------------------------------------------------------------------------
 

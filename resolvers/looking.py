@@ -7,6 +7,7 @@ of them and nobody else's. Rows that one list shows are looked up by one reading
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -111,9 +112,12 @@ class Looker:
             claimed = 0
             for one in due:
                 units, may_be_more = self._claim(one)
-                begun += [self._submit(one.work, unit) for unit in units]
+                submitted = [self._submit(one.work, unit) for unit in units]
+                begun += [future for future in submitted if future is not None]
                 claimed += sum(len(unit.held) for unit in units)
                 left += [one] if may_be_more else []
+                if None in submitted:
+                    return count + claimed, begun
             due, count = left, count + claimed
             if not claimed and due:
                 self._places.wait(room.ended, give_up - time.monotonic())
@@ -213,14 +217,30 @@ class Looker:
 
     # -- threads -----------------------------------------------------------------------------
 
-    def _submit(self, work: Callable[[Unit], None], unit: Unit) -> Future[None]:
+    def _submit(self, work: Callable[[Unit], None], unit: Unit) -> Future[None] | None:
+        """None where the host refuses a thread: its hold runs out, and it is looked at again."""
         self._places.take(unit.kin.vendor)
-        future = self._pool.submit(self._run, work, unit)
+        turn = threading.Lock()
+        try:
+            future = self._pool.submit(self._run, work, unit, turn)
+        except RuntimeError:
+            _log.error("no thread for the look at %s", _named(unit))
+            # It is queued all the same, and would run once another thread comes.
+            if turn.acquire(blocking=False):
+                self._let_go(unit)
+            return None
         self._running.add(future)
         future.add_done_callback(self._running.discard)
         return future
 
-    def _run(self, work: Callable[[Unit], None], unit: Unit) -> None:
+    def _let_go(self, unit: Unit) -> None:
+        if unit.is_full:
+            self._full.discard(gate_prefix(unit.kin.vendor, unit.kin.account))
+        self._places.give_back(unit.kin.vendor)
+
+    def _run(self, work: Callable[[Unit], None], unit: Unit, turn: threading.Lock) -> None:
+        if not turn.acquire(blocking=False):
+            return  # it was given up
         try:
             work(unit)
         except (Moved, Unreachable):
@@ -232,9 +252,7 @@ class Looker:
             _log.error("the look at %s failed: %s", _named(unit), type(error).__name__)
             raise
         finally:
-            if unit.is_full:
-                self._full.discard(gate_prefix(unit.kin.vendor, unit.kin.account))
-            self._places.give_back(unit.kin.vendor)
+            self._let_go(unit)
 
     def _look(self, unit: Unit) -> None:
         if len(unit.held) == 1:

@@ -7,7 +7,6 @@ import logging
 import mmap
 import os
 import resource
-import shutil
 import signal
 import sys
 import threading
@@ -34,7 +33,7 @@ from workers.broker import DRAIN_TASK, RESOLVE_QUEUE, SEND_QUEUE, broker_url_of
 from workers.children import Children, end_within
 from workers.poller import Poller
 from workers.rounds import Rounds
-from workers.runtime import Runtime, Slots, slot_folder
+from workers.runtime import Runtime, Slots
 from workers.sender import STOP_SLACK_S
 
 _log = logging.getLogger(__name__)
@@ -56,7 +55,7 @@ class Child:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._flags = mmap.mmap(-1, 2)
-        self.folder = slot_folder()
+        self._slots = Slots(max(settings.policy.children - 1, 1))
         self.rounds = Rounds()
         self.runtime: Runtime | None = None
         self.poller: Poller | None = None
@@ -73,14 +72,25 @@ class Child:
         """No new claim from here on, in any child."""
         self._set(_STOP)
 
-    def start(self, **_: Any) -> None:
-        """In the child, after the fork."""
+    def start_or_end(self, **_: Any) -> None:
+        """In a child of Celery's, which would go on without what could not be started, and take
+        ticks that it does nothing about: it ends instead, and its pool starts another one."""
+        try:
+            self.start()
+        except BaseException as error:
+            # By its class: the message of a database error quotes the row.
+            _log.error("a child could not start: %s", type(error).__name__)
+            # No faster than that, where it will not start for long.
+            threading.Event().wait(_AGAIN_S)
+            os._exit(1)
+
+    def start(self) -> None:
+        """In the process that sends, after its fork where there is one."""
         # A supervisor may signal the whole process group: a child finishes what is in flight and
         # leaves ending it to its parent.
         signal.signal(signal.SIGTERM, self._on_term)
         self.rounds = Rounds()
-        slots = Slots(self.folder, max(self.settings.policy.children - 1, 1))
-        self.runtime = Runtime(self.settings, slots=slots, stopping=self.stopping)
+        self.runtime = Runtime(self.settings, slots=self._slots, stopping=self.stopping)
         self.poller = Poller(self.runtime, self.stopping)
         self.poller.start()
         if not self._is(_SAID):
@@ -198,10 +208,7 @@ def run_worker(settings: Settings) -> int:
     warnings.filterwarnings("ignore", category=SecurityWarning)
     _open_as_many_files_as_allowed()
     child = Child(settings)
-    try:
-        return _run_with_broker(child) if settings.redis_url else _run_polling(child)
-    finally:
-        shutil.rmtree(child.folder, ignore_errors=True)
+    return _run_with_broker(child) if settings.redis_url else _run_polling(child)
 
 
 def _open_as_many_files_as_allowed() -> None:
@@ -214,7 +221,7 @@ def _open_as_many_files_as_allowed() -> None:
 def _run_with_broker(child: Child) -> int:
     """Celery ends by itself where its pool and its connection break at once. Nobody asked for
     that, so it is started again: a worker may have no supervisor."""
-    worker_process_init.connect(child.start, weak=False)
+    worker_process_init.connect(child.start_or_end, weak=False)
     worker_process_shutdown.connect(child.end, weak=False)
     worker_shutting_down.connect(child.stop, weak=False)
     limit_s = child.settings.policy.call_deadline_s + _LATEST_S

@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from random import Random  # noqa: TID251 - built here, handed on as an argument
 
 from outbox.doorbell import Doorbell
@@ -37,28 +36,45 @@ _PRUNER = "retention"
 
 
 class Slots:
-    """At most so many drains at once over all children of a worker, by file locks: a child that is
-    killed gives its slot back. Two queues alone would let drains take the last child."""
+    """At most so many drains at once over all children of a worker, by locks on the bytes of one
+    file that they inherit: a child that is killed gives its slot back, and the file has no name
+    that anybody could remove. Two queues alone would let drains take the last child."""
 
-    def __init__(self, folder: Path, count: int) -> None:
-        self._paths = [folder / f"drain-{n}" for n in range(count)]
+    def __init__(self, count: int) -> None:
+        self._file, path = tempfile.mkstemp(prefix="outbox-slots-")
+        os.unlink(path)
+        self._count = count
+        # Such a lock is a process's: of its threads only this tells them apart.
+        self._held: set[int] = set()
+        self._turn = threading.Lock()
 
     @contextmanager
     def take(self) -> Iterator[int | None]:
         """A slot for the length of the block, by its number from 0; None where all are taken."""
-        for number, path in enumerate(self._paths):
-            handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(handle)
-                continue
-            try:
-                yield number
-            finally:
-                os.close(handle)
-            return
-        yield None
+        number = self._take()
+        try:
+            yield number
+        finally:
+            if number is not None:
+                self._give_back(number)
+
+    def _take(self) -> int | None:
+        with self._turn:
+            for number in range(self._count):
+                if number in self._held:
+                    continue
+                try:
+                    fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)
+                except (BlockingIOError, PermissionError):  # POSIX allows either for a taken one
+                    continue
+                self._held.add(number)
+                return number
+        return None
+
+    def _give_back(self, number: int) -> None:
+        with self._turn:
+            fcntl.lockf(self._file, fcntl.LOCK_UN, 1, number)
+            self._held.discard(number)
 
 
 class Runtime:
@@ -195,8 +211,3 @@ class Runtime:
         """As long as the piece took: others want the database too."""
         threading.Event().wait(took_s)
         return not self._stopping()
-
-
-def slot_folder() -> Path:
-    """A fresh folder for the drain slots of one worker and its children."""
-    return Path(tempfile.mkdtemp(prefix="outbox-slots-"))

@@ -142,7 +142,12 @@ class Store:
             check=self._still_there,
             configure=self._configure,
         )
-        self._pool.open()
+        try:
+            self._pool.open()
+        except RuntimeError as error:
+            # Its threads are refused by the host, for now.
+            self._pool.close(timeout=0)
+            raise Unreachable("no thread for the database's connections") from error
 
     @contextmanager
     def glance(self) -> Iterator[Transaction]:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from outbox.errors import Denied, KeyTaken, NotFound
+from outbox.errors import Denied, KeyTaken, NotFound, OutboxError
 from outbox.intent import Draft
 from outbox.store.callers import Params, Steps, retry
 from outbox.store.enqueueing_sql import (
@@ -95,6 +95,21 @@ def insert_many(drafts: Sequence[Draft]) -> Steps:
             if row is not None:
                 found[n] = row
     return found
+
+
+def all_or_nothing(steps: Steps) -> Steps:
+    """Those steps; what they wrote is taken back where they refuse, so that a caller who catches
+    that and commits has recorded nothing of them. An error of the database ends the caller's
+    transaction by itself."""
+    yield "SAVEPOINT outbox_many", {}
+    try:
+        made = yield from steps
+    except OutboxError:
+        yield "ROLLBACK TO SAVEPOINT outbox_many", {}
+        yield "RELEASE SAVEPOINT outbox_many", {}
+        raise
+    yield "RELEASE SAVEPOINT outbox_many", {}
+    return made
 
 
 def in_lock_order(drafts: Sequence[Draft], places: Iterable[int]) -> list[int]:

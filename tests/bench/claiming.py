@@ -81,8 +81,10 @@ class Ledger:
         )
 
     def settle_in(self) -> None:
-        """What autovacuum does by itself some time after so many rows have come."""
+        """What autovacuum and the checkpointer do by themselves some time after so many rows have
+        come: else each page that a claim reads would first have another one written."""
         self.place.sql("VACUUM (ANALYZE) outbox.intents")
+        self.place.sql("CHECKPOINT")
 
     def run_through(self, count: int) -> None:
         """So many come, are claimed and land, as the sender writes that. Raises ``Stuck``."""

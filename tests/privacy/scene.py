@@ -24,7 +24,7 @@ from tests.statements import fetched
 from tests.workers.floor import new_account, wait_until
 from vendors.sandbox.client import Sandbox
 from workers.cli import root
-from workers.runtime import Runtime, Slots, slot_folder
+from workers.runtime import Runtime, Slots
 from workers.web import build_app
 
 CHARGE = WriteTool(
@@ -189,7 +189,7 @@ def open_scene(database: str, sandbox: Sandbox, page_url: str, *, sealed: bool) 
         "OUTBOX_ACTOR": "alice",
     }
     settings = Settings.from_env(env)
-    runtime = Runtime(settings, slots=Slots(slot_folder(), 2))
+    runtime = Runtime(settings, slots=Slots(2))
     runtime.identify()
     receiver = Receiver(settings)
     outbox = Outbox(settings)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -27,20 +26,19 @@ SIXTY_S = 60 * DAY_S
 @contextmanager
 def runtime(
     attic: Attic,
-    folder: Path,
     retention_s: float | None = SIXTY_S,
     stopping: Callable[[], bool] = lambda: False,
 ) -> Iterator[Runtime]:
     settings = replace(attic.desk.settings, retention_s=retention_s)
-    made = Runtime(settings, slots=Slots(folder, 2), stopping=stopping)
+    made = Runtime(settings, slots=Slots(2), stopping=stopping)
     yield made
     made.close()
 
 
-def test_without_the_setting_nothing_is_pruned_by_itself(attic: Attic, tmp_path: Path) -> None:
+def test_without_the_setting_nothing_is_pruned_by_itself(attic: Attic) -> None:
     intent_id = attic.landed()
     attic.days(5000)
-    with runtime(attic, tmp_path, None) as worker:
+    with runtime(attic, None) as worker:
         assert "prune" not in worker.roles
         for role in worker.roles:
             worker.run(role)
@@ -49,13 +47,11 @@ def test_without_the_setting_nothing_is_pruned_by_itself(attic: Attic, tmp_path:
     assert "prune" not in health(attic.desk.store, attic.desk.directory)["heartbeats"]
 
 
-def test_with_it_a_worker_prunes_once_a_day_and_says_who_it_was(
-    attic: Attic, tmp_path: Path
-) -> None:
+def test_with_it_a_worker_prunes_once_a_day_and_says_who_it_was(attic: Attic) -> None:
     first = attic.landed()
     attic.days(61)
     second = attic.landed()
-    with runtime(attic, tmp_path) as worker:
+    with runtime(attic) as worker:
         assert worker.run("prune") == 1
         assert attic.is_empty(first)
         (said,) = attic.desk.events(first, "pruned")
@@ -71,11 +67,9 @@ def test_with_it_a_worker_prunes_once_a_day_and_says_who_it_was(
     assert attic.is_empty(second)
 
 
-def test_a_turn_from_before_the_clock_was_set_back_keeps_nobody_from_the_next(
-    attic: Attic, tmp_path: Path
-) -> None:
+def test_a_turn_from_before_the_clock_was_set_back_keeps_nobody_from_the_next(attic: Attic) -> None:
     attic.days(1000)
-    with runtime(attic, tmp_path) as worker:
+    with runtime(attic) as worker:
         worker.run("prune")
         attic.days(-500)
         attic.landed()
@@ -83,19 +77,19 @@ def test_a_turn_from_before_the_clock_was_set_back_keeps_nobody_from_the_next(
         assert worker.run("prune") == 1
 
 
-def test_of_many_processes_one_takes_the_turn(attic: Attic, tmp_path: Path) -> None:
+def test_of_many_processes_one_takes_the_turn(attic: Attic) -> None:
     attic.landed()
     attic.days(61)
-    with runtime(attic, tmp_path) as one, runtime(attic, tmp_path) as other:
+    with runtime(attic) as one, runtime(attic) as other:
         assert (one.run("prune"), other.run("prune")) == (1, 0)
         rows = attic.desk.sql("SELECT instance FROM outbox.heartbeats WHERE role = 'prune'")
     assert {row["instance"] for row in rows} == {"turn", one.instance}
 
 
-def test_a_process_without_a_broker_comes_to_it_by_itself(attic: Attic, tmp_path: Path) -> None:
+def test_a_process_without_a_broker_comes_to_it_by_itself(attic: Attic) -> None:
     intent_id = attic.landed()
     attic.days(61)
-    with runtime(attic, tmp_path) as worker:
+    with runtime(attic) as worker:
         poller = Poller(worker, lambda: False)
         poller.start()
         wait_until(lambda: attic.is_empty(intent_id))
@@ -103,43 +97,41 @@ def test_a_process_without_a_broker_comes_to_it_by_itself(attic: Attic, tmp_path
 
 
 def test_a_worker_that_is_told_to_end_stops_between_two_pieces(
-    attic: Attic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    attic: Attic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pruning, "_PIECE", 1)
     ids = [attic.landed() for _ in range(3)]
     attic.days(61)
-    with runtime(attic, tmp_path, stopping=lambda: True) as worker:
+    with runtime(attic, stopping=lambda: True) as worker:
         assert worker.run("prune") == 1
     assert [attic.is_empty(i) for i in ids] == [True, False, False]
     attic.days(1)
-    with runtime(attic, tmp_path) as worker:
+    with runtime(attic) as worker:
         assert worker.run("prune") == 2
 
 
 def test_a_round_that_takes_too_long_leaves_the_rest_to_the_next_day(
-    attic: Attic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    attic: Attic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pruning, "_PIECE", 1)
     monkeypatch.setattr(pruning, "BUDGET_S", 0.0)
     ids = [attic.landed() for _ in range(2)]
     attic.days(61)
-    with runtime(attic, tmp_path) as worker:
+    with runtime(attic) as worker:
         assert worker.run("prune") == 1
         attic.days(1)
         assert worker.run("prune") == 1
     assert all(attic.is_empty(i) for i in ids)
 
 
-def test_by_a_clock_in_doubt_the_round_does_nothing_and_still_beats(
-    attic: Attic, tmp_path: Path
-) -> None:
+def test_by_a_clock_in_doubt_the_round_does_nothing_and_still_beats(attic: Attic) -> None:
     intent_id = attic.landed()
     attic.days(61)
     attic.desk.sql(
         "INSERT INTO outbox.switches (holder, kind, gate_prefix, reason, set_by, set_at) "
         "VALUES ('clock', 'clock', '', 'stepped', 'heartbeat', outbox.clock())"
     )
-    with runtime(attic, tmp_path) as worker:
+    with runtime(attic) as worker:
         assert worker.run("prune") == 0
     assert not attic.is_empty(intent_id)
     with attic.desk.store.transaction() as tx:
@@ -155,15 +147,13 @@ def test_health_and_doctor_name_a_retention_that_nobody_runs(attic: Attic) -> No
     assert "prune" in stale["sample"]
 
 
-def test_a_beat_that_knows_of_it_does_no_harm_to_a_worker_that_does_not(
-    attic: Attic, tmp_path: Path
-) -> None:
+def test_a_beat_that_knows_of_it_does_no_harm_to_a_worker_that_does_not(attic: Attic) -> None:
     settings = replace(attic.desk.settings, retention_s=SIXTY_S)
     assert process.build_app(settings).conf.beat_schedule["prune"]["task"] == "outbox.prune"
     begun: list[str] = []
     rounds = SimpleNamespace(begin=lambda role, job: begun.append(role))
     for retention_s in (None, SIXTY_S):
-        with runtime(attic, tmp_path, retention_s) as worker:
+        with runtime(attic, retention_s) as worker:
             child = SimpleNamespace(runtime=worker, rounds=rounds)
             process._job(cast(Any, child), "prune")()
     assert begun == ["prune"]

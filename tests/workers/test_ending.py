@@ -85,7 +85,7 @@ def test_a_worker_ends_in_its_deadline_and_five_seconds_while_the_database_hangs
 
 
 def test_no_thread_of_an_ending_process_waits_longer_for_a_database_that_hangs(
-    floor: Floor, proxy: PostgresProxy, tmp_path: Path
+    floor: Floor, proxy: PostgresProxy
 ) -> None:
     """A drain, whose answer cannot be written down, and a job; an exit would wait for both."""
     env = env_of(
@@ -94,7 +94,7 @@ def test_no_thread_of_an_ending_process_waits_longer_for_a_database_that_hangs(
     )  # fmt: skip
     told = threading.Event()
     settings = checked(Settings.from_env(env))
-    runtime = Runtime(settings, slots=Slots(tmp_path, 1), stopping=told.is_set)
+    runtime = Runtime(settings, slots=Slots(1), stopping=told.is_set)
     poller = Poller(runtime, told.is_set)
     floor.sandbox.fault("slow", account=floor.account, after_s=0.5)
     floor.one()
@@ -118,14 +118,12 @@ def test_no_thread_of_an_ending_process_waits_longer_for_a_database_that_hangs(
 
 
 def test_an_answer_whose_row_a_caller_holds_is_written_by_a_process_that_ends_between_two_drains(
-    floor: Floor, tmp_path: Path
+    floor: Floor,
 ) -> None:
     """It was forgotten, and the intent was in doubt."""
     env = env_of(floor, OUTBOX_PAGERS="none", OUTBOX_TICK_DRAIN_S="60")
     told = threading.Event()
-    runtime = Runtime(
-        checked(Settings.from_env(env)), slots=Slots(tmp_path, 1), stopping=told.is_set
-    )
+    runtime = Runtime(checked(Settings.from_env(env)), slots=Slots(1), stopping=told.is_set)
     runtime.identify()
     poller = Poller(runtime, told.is_set)
     floor.sandbox.fault("slow", account=floor.account, after_s=0.3)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkProcess
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -44,8 +47,8 @@ def settings(database: str, sandbox: Sandbox) -> Settings:
 
 
 @contextmanager
-def _runtime(settings: Settings, folder: Path, slots: int = 2) -> Iterator[Runtime]:
-    runtime = Runtime(settings, slots=Slots(folder, slots))
+def _runtime(settings: Settings, slots: int = 2) -> Iterator[Runtime]:
+    runtime = Runtime(settings, slots=Slots(slots))
     yield runtime
     runtime.close()
 
@@ -56,13 +59,13 @@ def _statuses(settings: Settings) -> set[str]:
 
 
 def test_a_process_without_a_broker_sends_resolves_and_beats(
-    settings: Settings, tmp_path: Path, sandbox: Sandbox
+    settings: Settings, sandbox: Sandbox
 ) -> None:
     """Rule 14: a dead broker, and no beat at all."""
     account = settings.accounts["stripe", "default"].credential.removeprefix("sk_test_")
     sandbox.fault("lost_ack", account=account)
     enqueue(settings, 10)
-    with _runtime(settings, tmp_path) as runtime:
+    with _runtime(settings) as runtime:
         poller = Poller(runtime, lambda: False)
         poller.start()
         wait_until(lambda: _statuses(settings) == {"succeeded"})
@@ -80,7 +83,7 @@ def test_a_process_without_a_broker_sends_resolves_and_beats(
 
 
 def test_a_process_sends_at_once_when_the_doorbell_rings(
-    settings: Settings, tmp_path: Path, redis_url: str
+    settings: Settings, redis_url: str
 ) -> None:
     """And not at its next tick, which is further away than this test waits."""
     rung = replace(
@@ -89,7 +92,7 @@ def test_a_process_sends_at_once_when_the_doorbell_rings(
         policy=replace(settings.policy, tick_drain_s=10 * WAIT_S, tick_expire_s=10 * WAIT_S),
     )
     outbox = Outbox(rung)
-    with _runtime(rung, tmp_path) as runtime:
+    with _runtime(rung) as runtime:
         runtime.identify()
         poller = Poller(runtime, lambda: False)
         poller.start()
@@ -102,11 +105,9 @@ def test_a_process_sends_at_once_when_the_doorbell_rings(
     outbox.close()
 
 
-def test_a_job_is_taken_up_before_anybody_calls_it_stale(
-    settings: Settings, tmp_path: Path
-) -> None:
+def test_a_job_is_taken_up_before_anybody_calls_it_stale(settings: Settings) -> None:
     """Where no beat runs, doctor and health would find one stale now and then."""
-    with _runtime(settings, tmp_path) as runtime:
+    with _runtime(settings) as runtime:
         for role in runtime.roles:
             runtime.run(role)
         assert runtime.late_roles() == []
@@ -133,8 +134,8 @@ class _Failing(Runtime):
         return super().due()
 
 
-def test_a_poll_survives_what_it_did_not_expect(settings: Settings, tmp_path: Path) -> None:
-    runtime = _Failing(settings, slots=Slots(tmp_path, 2))
+def test_a_poll_survives_what_it_did_not_expect(settings: Settings) -> None:
+    runtime = _Failing(settings, slots=Slots(2))
     poller = Poller(runtime, lambda: False)
     enqueue(settings, 2)
     poller.start()
@@ -145,12 +146,12 @@ def test_a_poll_survives_what_it_did_not_expect(settings: Settings, tmp_path: Pa
 
 
 def test_a_vendor_that_hangs_does_not_hold_up_the_jobs_of_a_lone_process(
-    settings: Settings, tmp_path: Path, sandbox: Sandbox
+    settings: Settings, sandbox: Sandbox
 ) -> None:
     account = settings.accounts["stripe", "default"].credential.removeprefix("sk_test_")
     sandbox.fault("hang", account=account)
     enqueue(settings, 32)
-    with _runtime(settings, tmp_path) as runtime:
+    with _runtime(settings) as runtime:
         poller = Poller(runtime, lambda: False)
         poller.start()
         wait_until(lambda: _statuses(settings) == {"in_flight"})
@@ -160,14 +161,12 @@ def test_a_vendor_that_hangs_does_not_hold_up_the_jobs_of_a_lone_process(
     sandbox.clear_faults(account)
 
 
-def test_a_pager_that_hangs_does_not_hold_up_the_other_jobs(
-    settings: Settings, tmp_path: Path
-) -> None:
+def test_a_pager_that_hangs_does_not_hold_up_the_other_jobs(settings: Settings) -> None:
     """Look-ups, joins and ended leases waited for it, one page after the other."""
     with page_target() as target:
         target.last = Answer(202, hang=True)
         hanging = replace(settings, pagers=(f"webhook:{target.url}",), pager_secret="s" * 32)
-        with _runtime(hanging, tmp_path) as runtime:
+        with _runtime(hanging) as runtime:
             with runtime.store.transaction() as tx:
                 switches.doubt_clock(tx, "a question to page about")
             poller = Poller(runtime, lambda: False)
@@ -181,7 +180,7 @@ def test_a_pager_that_hangs_does_not_hold_up_the_other_jobs(
 
 
 def test_a_process_whose_database_fell_silent_goes_on_sending_and_beating(
-    settings: Settings, tmp_path: Path, servers: Servers
+    settings: Settings, servers: Servers
 ) -> None:
     """A failover without a RST: what was connected hangs, new connections work."""
     with (
@@ -191,7 +190,7 @@ def test_a_process_whose_database_fell_silent_goes_on_sending_and_beating(
         through = replace(
             settings, database_url=proxy.url(settings.database_url), statement_timeout_s=1.0
         )
-        with _runtime(through, tmp_path) as runtime:
+        with _runtime(through) as runtime:
             poller = Poller(runtime, lambda: False)
             poller.start()
             enqueue(settings, 2)
@@ -209,20 +208,48 @@ def _late(settings: Settings) -> set[str]:
     return set(periods_s(settings)) - {row["role"] for row in rows}
 
 
-def test_drains_never_take_the_last_child(tmp_path: Path) -> None:
-    slots = Slots(tmp_path, 2)
-    other = Slots(tmp_path, 2)
-    with slots.take() as first, other.take() as second, slots.take() as third:
-        assert (first, second, third) == (0, 1, None)
-    with other.take() as again:
-        assert again == 0
+def _hold(slots: Slots, line: Connection) -> None:
+    """In a child: takes a slot, says which, and holds it until it is told to end."""
+    with slots.take() as number:
+        line.send(number)
+        line.recv()
 
 
-def test_a_stepped_clock_suspends_and_a_steady_one_does_not(
-    settings: Settings, tmp_path: Path
-) -> None:
+# Python 3.12 warns of any fork of a process with threads.
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_drains_never_take_the_last_child() -> None:
+    slots, forking = Slots(2), multiprocessing.get_context("fork")
+
+    def child() -> tuple[int | None, Connection, ForkProcess]:
+        ours, theirs = forking.Pipe()
+        process = forking.Process(target=_hold, args=(slots, theirs))
+        process.start()
+        return ours.recv(), ours, process
+
+    children = [child() for _ in range(3)]
+    assert [number for number, _, _ in children] == [0, 1, None]
+    # One that is killed gives its slot back, one that ends its drain too.
+    children[0][2].kill()
+    children[0][2].join()
+    children.append(child())
+    assert children[-1][0] == 0
+    for _, line, process in children[1:]:
+        line.send(None)
+        process.join()
+    # Two threads of one process are two drains.
+    for _ in range(2):
+        with slots.take() as first, slots.take() as second, slots.take() as third:
+            assert (first, second, third) == (0, 1, None)
+        with slots.take() as first:
+            with slots.take() as second:
+                assert (first, second) == (0, 1)
+            with slots.take() as again:
+                assert again == 1
+
+
+def test_a_stepped_clock_suspends_and_a_steady_one_does_not(settings: Settings) -> None:
     clock = settable_clock(settings.database_url)
-    with _runtime(settings, tmp_path) as runtime:
+    with _runtime(settings) as runtime:
         runtime.clock.look()
         clock.advance(4)
         runtime.clock.look()

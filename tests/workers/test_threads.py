@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 
 import pytest
 
+from outbox import Outbox
 from tests.workers.floor import WAIT_S, Floor
 from workers.means import Threads
 from workers.rounds import Rounds
@@ -88,3 +90,49 @@ def test_a_drain_without_threads_for_its_calls_or_its_answers_loses_none(
     assert floor.statuses() == {"succeeded": 8}
     assert all(floor.effects(i) == 1 for i in ids)
     assert not floor.sender.has_late_answers()
+
+
+def test_looks_that_find_no_thread_are_begun_once_there_is_one(host: Host, floor: Floor) -> None:
+    """Each kept its place for good, and with the last of them nothing was looked up any more."""
+    floor.sandbox.fault("lost_ack", account=floor.account, attempts=[1])
+    intents = [floor.one() for _ in range(3)]
+    floor.drain()
+    assert floor.statuses() == {"unknown": 3}
+    host.prefix, host.refuses = "outbox-look", 1000
+    hold_s = floor.settings.policy.look_hold_s()
+    for _ in range(20):
+        floor.advance(hold_s + 1)
+        floor.look()
+    assert floor.statuses() == {"unknown": 3}
+    host.refuses = 0
+    floor.advance(hold_s + 1)
+    # One reading of the list shows them all.
+    assert floor.look() == 3
+    assert floor.statuses() == {"succeeded": 3}
+    assert [floor.effects(intent_id) for intent_id in intents] == [1, 1, 1]
+
+
+def test_a_coroutine_that_finds_no_thread_is_answered_all_the_same(
+    host: Host, floor: Floor
+) -> None:
+    intent_id, outbox = floor.one(), Outbox(floor.settings)
+    host.prefix, host.refuses = "outbox-waiting", 10**6
+    answer = asyncio.run(outbox.await_settled(intent_id, 0.3))
+    assert (answer.intent_id, answer.told) == (intent_id, "unknown")
+    floor.drain()
+    host.refuses = 1
+    assert asyncio.run(outbox.await_settled(intent_id)).told == "settled"
+    outbox.close()
+
+
+def test_who_waits_without_a_thread_for_connections_is_answered_all_the_same(
+    host: Host, floor: Floor
+) -> None:
+    intent_id, outbox = floor.one(), Outbox(floor.settings)
+    floor.drain()
+    host.prefix, host.refuses = "pool-", 10**6
+    answer = outbox.wait(intent_id, 0.3)
+    assert (answer.intent_id, answer.told) == (intent_id, "unknown")
+    host.refuses = 0
+    assert outbox.wait(intent_id).told == "settled"
+    outbox.close()

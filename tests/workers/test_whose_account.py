@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -88,8 +87,8 @@ def test_a_name_with_unsettled_rows_is_not_taken_over_by_another_account(floor: 
 
 
 @contextmanager
-def _process(settings: Settings, folder: Path) -> Iterator[Runtime]:
-    runtime = Runtime(settings, slots=Slots(folder, 1))
+def _process(settings: Settings) -> Iterator[Runtime]:
+    runtime = Runtime(settings, slots=Slots(1))
     poller = Poller(runtime, lambda: False)
     poller.start()
     yield runtime
@@ -103,13 +102,13 @@ def _rows(settings: Settings) -> Mapping[str, object]:
 
 
 def test_nothing_is_sent_before_the_vendor_has_said_whose_account_it_is(
-    database: str, sandbox: Sandbox, tmp_path: Path
+    database: str, sandbox: Sandbox
 ) -> None:
     account = new_account()
     settings = _settings(database, sandbox, account)
     sandbox.fault("unavailable_503", account=account, endpoint="GET /v1/account")
     enqueue(settings)
-    with _process(settings, tmp_path):
+    with _process(settings):
         wait_until(lambda: len(sandbox.requests(account)) > 3)
         assert {r["method"] for r in sandbox.requests(account)} == {"GET"}
         assert _rows(settings) == {"status": "pending", "vendor_account": None}
@@ -121,13 +120,13 @@ def test_nothing_is_sent_before_the_vendor_has_said_whose_account_it_is(
 
 
 def test_a_credential_that_may_not_say_whose_it_is_pauses_its_account_at_once(
-    database: str, sandbox: Sandbox, tmp_path: Path
+    database: str, sandbox: Sandbox
 ) -> None:
     account = new_account()
     settings = _settings(database, sandbox, account)
     sandbox.fault("forbidden_403", account=account, endpoint="GET /v1/account")
     enqueue(settings)
-    with _process(settings, tmp_path):
+    with _process(settings):
         wait_until(lambda: query(database, "SELECT 1 FROM outbox.escalations"))
     (switch,) = query(database, "SELECT kind, reason FROM outbox.switches")
     assert switch["kind"] == "pause"
