@@ -153,6 +153,9 @@ def _ledgers(run: Run) -> Iterator[dict[str, Ledger]]:
             if run.wants(name):
                 found[name] = exits.enter_context(_ledger(run, lane=name == "claim-lane"))
                 fill(found[name])
+                if name != "claim-lane":
+                    # A ledger in use, whose indexes are where the server works.
+                    found[name].run_through(sizes.churn)
                 run.limit_s(0.0)
         if run.wants("claim-lane"):
             found["short lane"] = exits.enter_context(_ledger(run, lane=True))

@@ -55,7 +55,7 @@ def test_a_worker_may_open_as_many_files_as_its_host_allows(desk: Desk) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     try:
-        ready(process, r"(worker: .*)")
+        ready(process, r"(worker: ready)")
         allowed, _ = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
         assert allowed == (65536 if hard == resource.RLIM_INFINITY else min(hard, 65536))
     finally:

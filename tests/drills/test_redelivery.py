@@ -122,5 +122,5 @@ def test_settings_by_which_a_message_could_be_handed_out_twice_are_refused() -> 
     with pytest.raises(SettingsError) as refused:
         Settings.from_env({**_SLOW, "OUTBOX_PROFILE": "demo", "OUTBOX_VISIBILITY_TIMEOUT_S": "3"})
     assert dict(refused.value.problems) == {
-        "OUTBOX_VISIBILITY_TIMEOUT_S": "must be above the hard limit"
+        "OUTBOX_VISIBILITY_TIMEOUT_S": "must be above the hard limit, 50"
     }
