@@ -183,7 +183,8 @@ def test_a_late_committed_crashed_head_does_not_break_the_claim_of_crashed_rows(
 def test_no_lane_starves_behind_those_that_sort_before_it(book: Book) -> None:
     wanted = {book.enqueue(LANED, args=charge(customer=f"cus_{n}")).intent_id for n in range(9)}
     claimer = book.claimer()
-    got = [row.id for _ in range(5) for row in claimer.claim(2)]
+    # One claim may end with the last lane, short of two, and the next begins again at the first.
+    got = [row.id for _ in range(9) for row in claimer.claim(2)]
     assert (set(got), len(got)) == (wanted, 9)
 
 
