@@ -14,6 +14,9 @@ from uuid import UUID
 
 from outbox.outcomes import LookUp, Outcome, Reading, Unreadable, WebhookFact
 
+# What a side effect may be called, by a tool or by a recipe.
+SIDE_EFFECT = r"[a-z][a-z_]{0,39}"
+
 
 @dataclass(frozen=True, slots=True)
 class KeySlot:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 
-from outbox.contract import Operation, VendorContract, carried
+from outbox.contract import SIDE_EFFECT, Operation, VendorContract, carried
 from outbox.contracts import contract_of
 from outbox.errors import Invalid
 from outbox.policy import MOST_DEPTH
@@ -26,8 +26,7 @@ RESERVED_ARGUMENTS = frozenset(
 
 _NAMED = 8
 _KEPT_CHARS = 100
-# As a recipe's may be.
-_WORD = re.compile(r"[a-z][a-z_]{0,39}\Z")
+_SIDE_EFFECT = re.compile(rf"{SIDE_EFFECT}\Z")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,99}\Z")
 
 
@@ -106,7 +105,7 @@ class WriteTool:
             self._check_schema(self.schema)
 
     def _check_words(self) -> None:
-        if not isinstance(self.side_effect, str) or not _WORD.match(self.side_effect):
+        if not isinstance(self.side_effect, str) or not _SIDE_EFFECT.match(self.side_effect):
             raise Invalid(
                 "tool.side_effect",
                 "must be a word of small letters, as charge, refund, payout, mail or write",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from outbox.contract import SIDE_EFFECT
 from outbox.outcomes import Business
 
 Schema = Mapping[str, Any]
@@ -131,7 +132,7 @@ _OPERATION = _table(
         "items": _text("the name of a body field"),
         "says": "two body fields: of the amount in the smallest unit, and of the currency",
     },
-    side_effect=_text("a word, such as charge, refund, payout or write", r"[a-z][a-z_]{0,39}"),
+    side_effect=_text("a word, such as charge, refund, payout or write", SIDE_EFFECT),
     mark=_PATH,
     mark_as=_one_of("map", "text"),
     receipt=_RECEIPT,

@@ -176,6 +176,10 @@ class Place:
         return [f"doctor: {item['check']} ({item['count']}): {item['detail']}"
                 for item in found["items"]]  # fmt: skip
 
+    def doctor_without_worker(self) -> list[str]:
+        """The same where none was started: its setup is not as it must be then; its ledger is."""
+        return [said for said in self.doctor() if "heartbeat" not in said]
+
 
 def _account(of: str, name: str) -> str:
     said = f'credential = "none"\nmode = "test"\nvendor_account = "{vendor.OWNER}"\n'

@@ -22,8 +22,7 @@ def alone(run: Run) -> Mapping[str, Pair]:
     run.limit_s(0.0)
     with run.stage.place() as place:
         found = _measured(run, place)
-        # Without a worker its setup is not as it must be; its ledger is.
-        run.faults += [said for said in place.doctor() if "heartbeat" not in said]
+        run.faults += place.doctor_without_worker()
     return {f"enqueue-{name}": pair for name, pair in found.items()}
 
 
