@@ -157,7 +157,10 @@ class Poller:
         except asyncio.CancelledError:
             if not marked.cancelled():  # it is being written, and nobody hears the answer
                 until = time.monotonic() + _TAKE_BACK_S
-                self._add(lambda: self._unheard.update({row["id"]: until}))
+                # Where the host refuses the thread just now, the next one that begins does it.
+                with self._changed:
+                    self._unheard[row["id"]] = until
+                self._add(lambda: None)
             raise
 
     def _add(self, change: Callable[[], Any]) -> bool:

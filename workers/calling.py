@@ -45,6 +45,8 @@ class Caller:
         in_time = self._watchdog.forget(number)
         if in_time or tells_more(outcome):
             flight.land(outcome)
+        else:
+            flight.over = True
 
     def _perform(self, flight: Flight) -> Outcome:
         row = flight.intent

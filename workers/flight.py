@@ -35,6 +35,7 @@ class Flight(Cut):
         # How long its call took, in s; of one that was cut, its deadline.
         self.took_s = deadline_s
         self.reported = False  # a flight that was cut reports twice; its place is freed once
+        self.over = False  # its thread is free for another one, or is about to be
         self._results = results
         self._since_boot_s = since_boot_s
 
@@ -50,6 +51,7 @@ class Flight(Cut):
 
     def land(self, outcome: Outcome) -> None:
         """The call returned."""
+        self.over = True
         self.let_go()
         self._results.put((self, outcome))
 

@@ -18,8 +18,8 @@ T = TypeVar("T")
 class Pool(Protocol):
     """Threads that call, or write."""
 
-    def submit(self, work: Callable[[T], None], of: T, /) -> object:
-        """Has one of them do it."""
+    def submit(self, work: Callable[[T], None], of: T, at_once: int = 1, /) -> object:
+        """Has one of them do it; ``at_once`` is how much may be under way, with this."""
 
     def shutdown(self) -> None:
         """Ends them; nothing may be under way."""
@@ -28,23 +28,20 @@ class Pool(Protocol):
 class Threads:
     """Threads that are started as they are needed, so many at the most. What the work comes to is
     told by what is worked on: the standard pool makes a future for each, which was a fifth of what
-    the sender did for an intent."""
+    the sender did for an intent. How many are needed is told too: a thread that has told its
+    outcome is not idle yet when the next work comes, and each such moment would start another one,
+    with connections of its own."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._started = 0
         self._work = queue.SimpleQueue[tuple[Callable[[Any], None], Any] | None]()
-        # One for each thread that waits for work.
-        self._idle = queue.SimpleQueue[None]()
 
-    def submit(self, work: Callable[[T], None], of: T, /) -> None:
+    def submit(self, work: Callable[[T], None], of: T, at_once: int = 1, /) -> None:
         """Has one of them do what raises nothing. To be asked by one thread alone."""
         self._work.put((work, of))
-        try:
-            self._idle.get_nowait()
-        except queue.Empty:
-            if self._started < self._most:
-                self._start()
+        if self._started < min(at_once, self._most):
+            self._start()
 
     def shutdown(self) -> None:
         """Ends them after what they are at."""
@@ -67,11 +64,7 @@ class Threads:
 
     def _run(self) -> None:
         while True:
-            try:
-                task = self._work.get_nowait()
-            except queue.Empty:
-                self._idle.put(None)
-                task = self._work.get()
+            task = self._work.get()
             if task is None:
                 self._work.put(None)  # for the next one
                 return

@@ -62,6 +62,8 @@ class Sender:
         self._means = means
         self._places = Places(self._policy.threads)
         self._pool = means.pool(self._places.most)
+        # Flights that were cut and whose thread has not come back.
+        self._cut: list[Flight] = []
         self._results: Results = queue.SimpleQueue()
         self._watchdog = means.watchdog()
         self._caller = Caller(
@@ -238,8 +240,11 @@ class Sender:
 
     def _begin(self) -> None:
         """Calls for what waits for its place, as far as there are places."""
-        for flight in self._places.begin(time.monotonic(), everything=self._stopping()):
-            self._pool.submit(self._caller.fly, flight)
+        begun = self._places.begin(time.monotonic(), everything=self._stopping())
+        if begun and self._cut:
+            self._cut = [flight for flight in self._cut if not flight.over]
+        for flight in begun:
+            self._pool.submit(self._caller.fly, flight, self._places.in_air + len(self._cut))
 
     # -- results -----------------------------------------------------------------------------
 
@@ -287,6 +292,8 @@ class Sender:
         for flight, _ in batch:
             if not flight.reported:
                 flight.reported = True
+                if not flight.over:
+                    self._cut.append(flight)
                 self._places.free(flight)
                 self._pace.called(flight.took_s)
         return batch

@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -38,8 +38,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         LONG | ASKED if given.short else frozenset()
     )
     beside: dict[str, Any] = {}
-    results = _measured(names, given.repeat, short=given.short, beside=beside)
     machine = {"short": given.short, "cores": os.cpu_count()}
+
+    def keep(results: Sequence[Result]) -> None:
+        report.kept(report.as_json(results, machine, beside, whole=False), _FOLDER)
+
+    results = _measured(names, given.repeat, keep, short=given.short, beside=beside)
     told = report.as_json(results, machine, beside)
     path, picture = report.written(told, _FOLDER)
     if given.json:
@@ -72,8 +76,14 @@ def _given(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _measured(
-    names: frozenset[str], repetitions: int, *, short: bool, beside: dict[str, Any]
+    names: frozenset[str],
+    repetitions: int,
+    keep: Callable[[Sequence[Result]], None],
+    *,
+    short: bool,
+    beside: dict[str, Any],
 ) -> list[Result]:
+    """The rows' results; ``keep`` is told what there is, after each group."""
     sizes = SHORT if short else FULL
     groups = [group for group in GROUPS if not names.isdisjoint(group.rows)]
     results: list[Result] = []
@@ -97,6 +107,7 @@ def _measured(
                     _tell(console, bar, task, name, void)
 
                 results += repeated(group, run, repetitions, partial(calibrate, stage.folder), done)
+                keep(results)
                 bar.update(task, completed=(number + 1) * repetitions, refresh=True)
     return results
 

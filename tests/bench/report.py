@@ -21,13 +21,19 @@ _LEAST_BYTES = 0.5
 
 
 def as_json(
-    results: Sequence[Result], machine: dict[str, Any], told: Mapping[str, Any] | None = None
+    results: Sequence[Result],
+    machine: dict[str, Any],
+    told: Mapping[str, Any] | None = None,
+    *,
+    whole: bool = True,
 ) -> dict[str, Any]:
     """``ok`` and ``rows``; of each row the median ``ratio`` (None: nothing counts) with ``low`` and
     ``high``, the medians of both sides in ``unit``, and ``why`` it is not ok. ``told`` is what
-    measurements say beside their rows: ``growth``, where that was measured."""
+    measurements say beside their rows: ``growth``, where that was measured. Not ``whole``: rows
+    that were asked for are not there yet, and that is not ok either."""
     return {
-        "ok": bool(results) and all(result.ok for result in results),
+        "ok": whole and bool(results) and all(result.ok for result in results),
+        "whole": whole,
         "machine": machine,
         **(told or {}),
         "rows": [_row(result) for result in results],
@@ -56,11 +62,17 @@ def _row(result: Result) -> dict[str, Any]:
     }
 
 
+def kept(told: dict[str, Any], folder: Path) -> Path:
+    """`latest.json`. Written after each group: an hour's work is not lost with the next one."""
+    folder.mkdir(exist_ok=True)
+    path = folder / "latest.json"
+    path.write_text(json.dumps(told, indent=1) + "\n")
+    return path
+
+
 def written(told: dict[str, Any], folder: Path) -> tuple[Path, Path | None]:
     """`latest.json`, and `latest.png` where the peers' environment has what draws it."""
-    folder.mkdir(exist_ok=True)
-    path, picture = folder / "latest.json", folder / "latest.png"
-    path.write_text(json.dumps(told, indent=1) + "\n")
+    path, picture = kept(told, folder), folder / "latest.png"
     picture.unlink(missing_ok=True)
     if PYTHON.exists():
         plot = Path(__file__).with_name("plot.py")

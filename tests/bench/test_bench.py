@@ -283,6 +283,7 @@ def test_the_json_has_a_verdict_and_of_each_row_its_ratio_and_goal(tmp_path: Pat
     assert (second["ratio"], second["ok"]) == (None, False)
     assert report.as_json([of(_AT_LEAST, 3.0, 2.0, 2.5)], {})["ok"] is True
     assert report.as_json([], {})["ok"] is False
+    assert report.as_json([of(_AT_LEAST, 3.0, 2.0, 2.5)], {}, whole=False)["ok"] is False
 
 
 def test_the_table_says_why_a_row_is_not_right() -> None:

@@ -52,6 +52,20 @@ class InOrder(Executor):
         """There is nothing to end."""
 
 
+class Calls(InOrder):
+    """The same for a sender, whose pool is told how many calls are in the air."""
+
+    def submit(  # type: ignore[override]
+        self,
+        work: Callable[[T], None],
+        of: T,
+        at_once: int = 1,
+        /,
+    ) -> Future[None]:
+        """A future that is done."""
+        return super().submit(work, of)
+
+
 class SimWatchdog(Watchdog):
     """Cuts when the timeline says that the deadline has passed, and never by itself."""
 
@@ -186,7 +200,7 @@ class Host:
             stopping=lambda: self.stopping,
             jitter=lambda: 0.5,
             means=Means(
-                pool=lambda _: InOrder(),
+                pool=lambda _: Calls(),
                 watchdog=lambda: watchdog,
                 since_boot_s=lambda: self.faulty.since_boot_s(self),
                 pause=lambda seconds: self.faulty.pauses(self, seconds),

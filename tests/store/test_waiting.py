@@ -119,6 +119,38 @@ def test_a_wait_that_is_cancelled_while_its_answer_is_marked_is_told_again(book:
     assert (again.intent_id, again.told) == (asked.intent_id, "settled")
 
 
+def test_what_nobody_heard_is_taken_back_once_the_host_has_a_thread_for_it(
+    book: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, other = book.enqueue(), book.enqueue(args=charge("in_2"))
+    settle(book, asked)
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "outbox-waiting":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    async def turn() -> None:
+        with psycopg.connect(book.url) as held:
+            held.execute("LOCK TABLE outbox.intents IN EXCLUSIVE MODE")
+            wait = asyncio.create_task(book.outbox.await_settled(asked, 60.0))
+            await asyncio.to_thread(wait_until, lambda: _waits_for_a_lock(book))
+        # Its mark is written and its thread has ended, before this loop hears of either.
+        wait_until(lambda: not waiting_threads())
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        wait.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await wait
+
+    asyncio.run(turn())
+    assert told(book, asked.intent_id)
+    monkeypatch.setattr(threading.Thread, "start", start)
+    assert asyncio.run(book.outbox.await_settled(other, 0)).told == "accepted"
+    wait_until(lambda: not waiting_threads())
+    assert not told(book, asked.intent_id)
+
+
 def _waits_for_a_lock(book: Book) -> bool:
     return bool(
         book.value(

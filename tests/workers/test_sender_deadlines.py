@@ -84,6 +84,20 @@ def test_an_answer_after_the_deadline_is_late_evidence_and_settles(
         assert len(floor.posts()) == 1
 
 
+def test_a_thread_that_does_not_come_back_keeps_no_place(database: str, sandbox: Sandbox) -> None:
+    held = FirstHeld()
+    with open_floor(database, sandbox, vendor=held.wrap, OUTBOX_THREADS="1") as floor:
+        first, second = floor.one(), floor.one()
+        floor.drain()
+        # The second was sent by another thread, while the first one's still holds its answer.
+        assert [floor.status(i) for i in (first, second)] == ["unknown", "succeeded"]
+        assert not held.go.is_set()
+        held.go.set()
+        wait_until(floor.sender.has_late_answers)
+        floor.drain()
+        assert [floor.effects(i) for i in (first, second)] == [1, 1]
+
+
 def test_a_refusal_after_the_deadline_answers_the_doubt_it_left(
     database: str, sandbox: Sandbox
 ) -> None:

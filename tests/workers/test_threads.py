@@ -60,10 +60,32 @@ def test_what_finds_no_thread_is_done_by_one_that_there_is(host: Host) -> None:
     threads.submit(hold, begun)
     assert begun.wait(WAIT_S)
     host.refuses = 1
-    threads.submit(threading.Event.set, done)
+    threads.submit(threading.Event.set, done, 2)
     assert not done.is_set()
     go.set()
     assert done.wait(WAIT_S)
+    threads.shutdown()
+
+
+def test_a_thread_that_is_not_idle_yet_is_waited_for_and_no_other_one_started() -> None:
+    """Each took a session with connections of its own: four times as many as there were places."""
+    threads, told, go, done = Threads(4), *(threading.Event() for _ in range(3))
+    where: list[str] = []
+
+    def linger(event: threading.Event) -> None:
+        event.set()  # its outcome is told, and the next work comes
+        go.wait(WAIT_S)
+
+    def work(event: threading.Event) -> None:
+        where.append(threading.current_thread().name)
+        event.set()
+
+    threads.submit(linger, told)
+    assert told.wait(WAIT_S)
+    threads.submit(work, done)
+    go.set()
+    assert done.wait(WAIT_S)
+    assert where == ["outbox-send-1"]
     threads.shutdown()
 
 
