@@ -3,9 +3,10 @@ lost, late or doubled; each worker process also polls, so a dead broker delays a
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from outbox.forks import PerProcess
 
@@ -19,6 +20,8 @@ Else = TypeVar("Else")
 # Whether it has been rung since it was taken down.
 _WAKE = "outbox:wake"
 _WAKE_MS = 1000
+_RAISE = ("SET", _WAKE, "1", "NX", "PX", _WAKE_MS)
+_TAKE_DOWN = ("DEL", _WAKE)
 # Of those that listen, one takes the ring.
 _RINGS = "outbox:rings"
 # The longest wait for a ring at a time: a process that is told to end sees it then.
@@ -28,6 +31,40 @@ _INFO = "outbox_bell"
 _REST_S = 5.0
 
 
+class _Line:
+    """One kept connection for the two commands that come with each write and each empty claim,
+    written once. By the client's own way a command costs three times that: it takes a connection
+    from a pool, and counts it, for each."""
+
+    def __init__(self, client: Redis) -> None:
+        self.lock = threading.Lock()
+        # Of the pool's kind (address, password, TLS), and none of its own.
+        pool: Any = client.connection_pool
+        self._connection = pool.make_connection()
+        pack = self._connection.pack_command
+        self._written = {words: pack(*words) for words in (_RAISE, _TAKE_DOWN)}
+
+    def ask(self, words: tuple[Any, ...]) -> Any:
+        """The broker's answer. Under the lock; raises what the connection does."""
+        connection = self._connection
+        try:
+            connection.connect()  # nothing, where it is
+            if self._is_stale():
+                connection.disconnect()
+            connection.send_packed_command(self._written[words])
+            return connection.read_response()
+        except BaseException:
+            connection.disconnect()
+            raise
+
+    def _is_stale(self) -> bool:
+        """Whether the broker closed it while it rested, or it is out of step."""
+        try:
+            return bool(self._connection.can_read())
+        except Exception:
+            return True
+
+
 class Doorbell:
     """Rings the send queue. Everything it meets is swallowed: the row is the work."""
 
@@ -35,16 +72,14 @@ class Doorbell:
         self._url = redis_url
         self._timeout_s = timeout_s
         self._client = PerProcess(lambda: self._connect(timeout_s))
+        self._line = PerProcess(lambda: _Line(self._client.get()))
         # Waiting for a ring takes longer than ringing may.
         self._ear = PerProcess(lambda: self._connect(timeout_s + _LISTEN_S))
         self._rest_until = 0.0
 
     def ring(self) -> bool:
         """Rings once a second at most; False when nothing was sent (coalesced or no broker)."""
-        is_first = self._ask(
-            lambda: self._client.get().set(_WAKE, "1", nx=True, px=_WAKE_MS), otherwise=None
-        )
-        return bool(is_first) and self.call()
+        return bool(self._say(_RAISE)) and self.call()
 
     def call(self) -> bool:
         """Wakes one of those that listen, whether or not the bell is up: more is due than the
@@ -87,7 +122,7 @@ class Doorbell:
     def answer(self) -> bool:
         """Takes the bell down before a claim, so that a row committed later rings it again. Whether
         it had been rung."""
-        return self._ask(lambda: bool(self._client.get().delete(_WAKE)), otherwise=False)
+        return bool(self._say(_TAKE_DOWN))
 
     def listen(self, limit_s: float) -> bool | None:
         """Waits for a ring, so many seconds or a quarter of one at the most; of those that listen
@@ -101,6 +136,15 @@ class Doorbell:
     def is_there(self) -> bool:
         """Whether the broker answers now."""
         return self._ask(lambda: bool(self._client.get().ping()), otherwise=False)
+
+    def _say(self, words: tuple[Any, ...]) -> Any:
+        def by_line() -> Any:
+            line = self._line.get()
+            # Those that waited while the broker did not answer find that it rests.
+            with line.lock:
+                return self._ask(lambda: line.ask(words), otherwise=None)
+
+        return self._ask(by_line, otherwise=None)
 
     def _ask(self, question: Callable[[], T], otherwise: Else) -> T | Else:
         """What the broker says to it; ``otherwise`` where there is none, or it rests."""

@@ -240,6 +240,28 @@ def test_a_paused_broker_does_not_hold_or_fail_the_commit(book: Book, client: re
     assert book.count() == 2
 
 
+def test_a_connection_that_the_broker_closed_is_replaced_at_once(
+    redis_url: str, client: redis.Redis
+) -> None:
+    bell = Doorbell(redis_url, timeout_s=PATIENCE_S)
+    for _ in range(2):
+        assert bell.ring()
+        assert bell.answer()
+        client.client_kill_filter(_type="normal", skipme=True)
+
+
+def test_many_who_ring_a_silent_broker_ask_it_once() -> None:
+    """Each would wait for it, one after the other."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as silent:
+        bell = Doorbell(f"redis://127.0.0.1:{silent.getsockname()[1]}/0", timeout_s=0.3)
+        with ThreadPoolExecutor(20) as many:
+            assert not any(many.map(lambda _: bell.ring(), range(20)))
+        silent.accept()[0].close()
+        silent.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            silent.accept()
+
+
 def test_a_full_broker_does_not_hold_or_fail_the_commit(book: Book, client: redis.Redis) -> None:
     client.config_set("maxmemory", "1")
     try:
