@@ -56,14 +56,22 @@ def page_once(
             after_s = min(_keep_s(each, settings.policy.repage_s) for each in pagers)
             pages.keep(tx, kept=kept, rest=rest, after_s=after_s)
     worked = 0
+    has_grouped = False
     while worked < limit and (not worked or time.monotonic() < give_up):
         with store.transaction() as tx:
+            pages.one_sender(tx)
+            page_id = pages.next_due(tx, first=first, kept=kept)
+            if page_id is None and has_grouped:
+                break
+            # What is claimed was due before, and so it has been judged whether a group tells of it.
             group(tx, pagers, settings.policy)
-            rows = pages.claim(tx, first=first, limit=1, hold_s=hold_s, kept=kept)
-        if not rows:
-            break
-        _work(store, named, settings, rows[0])
-        worked += 1
+            row = None
+            if page_id is not None:
+                row = pages.claim(tx, page_id, first=first, hold_s=hold_s, kept=kept)
+        has_grouped = True
+        if row is not None:
+            _work(store, named, settings, row)
+            worked += 1
     return worked
 
 

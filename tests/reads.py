@@ -135,7 +135,10 @@ def due(vendor: str, account: str) -> Mapping[str, Ask]:
         "deliveries": _explain(settlements.TAKE, {"consumer": "billing", "limit": 10}),
         "settled and still asked": lambda tx: escalations.settled_intents(tx, 10),
         "questions of opened accounts": lambda tx: escalations.close_opened(tx, by="test"),
-        "pages": lambda tx: pages.claim(tx, first="one", limit=10, hold_s=1.0),
+        "pages": lambda tx: (
+            pages.next_due(tx, first="one"),
+            pages.claim(tx, 1, first="one", hold_s=1.0),
+        ),
         "groups of pages": lambda tx: page_groups.waiting(tx, first="one", plain=[]),
         "due by job": lambda tx: checks.due(
             tx, prefixes=[prefix], lane_wait_s=1.0, windows={vendor: 60.0}

@@ -8,7 +8,7 @@ may have shown the page although no answer said so. Nothing in it is personal.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, LiteralString
 from uuid import UUID
 
 from psycopg.types.json import Jsonb
@@ -65,27 +65,40 @@ def one_sender(tx: Transaction) -> None:
     tx.one("SELECT pg_advisory_xact_lock(%(lock)s)", {"lock": _LOCK})
 
 
+_DUE: LiteralString = f"""
+    SELECT p.id, p.claimed_until IS NOT NULL AS interrupted
+    FROM outbox.pages p JOIN outbox.escalations e ON e.id = p.escalation_id
+    WHERE p.state = 'due' AND (p.due_at <= outbox.clock() OR {_OVER})
+    AND (p.claimed_until IS NULL OR p.claimed_until <= outbox.clock())
+    AND {_AUDIBLE}
+    AND (p.action = 'trigger' OR NOT EXISTS (SELECT FROM {_ITS_TRIGGER} AND (
+        (t.state = 'due' AND NOT {_RESTS}) OR (%(first)s = '' AND {_MAY_BE_SHOWN}))))
+    """
+
+
+def next_due(tx: Transaction, *, first: str, kept: Sequence[str] = ()) -> int | None:
+    """The page that comes next, for ``claim`` in the same transaction; None where none is due. To
+    be asked before the questions are grouped: what was committed since would be told of by itself.
+    """
+    row = tx.one(
+        f"{_DUE} ORDER BY p.due_at, p.id LIMIT 1 FOR UPDATE OF p SKIP LOCKED",
+        {"first": first, "kept": list(kept)},
+    )
+    return int(row["id"]) if row is not None else None
+
+
 def claim(
-    tx: Transaction, *, first: str, limit: int, hold_s: float, kept: Sequence[str] = ()
-) -> list[dict[str, Any]]:
-    """Due pages, held for ``hold_s``; a sender that dies leaves the page to the next, which sends
-    the same dedup key and sees ``interrupted``. ``first`` is the target of a page that has none
-    yet, written before it is tried; without one, what follows a shown page is left alone. A resolve
-    waits until its trigger was sent (or dropped), a trigger until its escalation is neither muted
-    nor acknowledged (``held``), unless it is to ``keep`` alive what a target of ``kept`` may show.
-    ``waiting`` counts the writes that a closed switch holds now."""
-    return tx.all(
+    tx: Transaction, page_id: int, *, first: str, hold_s: float, kept: Sequence[str] = ()
+) -> dict[str, Any] | None:
+    """A due page, held for ``hold_s``, or None where it is due no more; a sender that dies leaves
+    it to the next, which sends the same dedup key and sees ``interrupted``. ``first`` is the target
+    of a page that has none yet, written before it is tried; without one, what follows a shown page
+    is left alone. A resolve waits until its trigger was sent (or dropped), a trigger until its
+    escalation is neither muted nor acknowledged (``held``), unless it is to ``keep`` alive what a
+    target of ``kept`` may show. ``waiting`` counts the writes that a closed switch holds now."""
+    return tx.one(
         f"""
-        WITH d AS MATERIALIZED (
-            SELECT p.id, p.claimed_until IS NOT NULL AS interrupted
-            FROM outbox.pages p JOIN outbox.escalations e ON e.id = p.escalation_id
-            WHERE p.state = 'due' AND (p.due_at <= outbox.clock() OR {_OVER})
-            AND (p.claimed_until IS NULL OR p.claimed_until <= outbox.clock())
-            AND {_AUDIBLE}
-            AND (p.action = 'trigger' OR NOT EXISTS (SELECT FROM {_ITS_TRIGGER} AND (
-                (t.state = 'due' AND NOT {_RESTS}) OR (%(first)s = '' AND {_MAY_BE_SHOWN}))))
-            ORDER BY p.due_at, p.id LIMIT %(limit)s FOR UPDATE OF p SKIP LOCKED
-        )
+        WITH d AS MATERIALIZED ({_DUE} AND p.id = %(id)s FOR UPDATE OF p)
         UPDATE outbox.pages p SET claimed_until = outbox.clock() + %(hold_s)s * INTERVAL '1 second',
             attempts = p.attempts + 1, pager = COALESCE(NULLIF(p.pager, ''), %(first)s)
         FROM d, outbox.escalations e LEFT JOIN outbox.intents i ON i.id = e.intent_id
@@ -103,7 +116,7 @@ def claim(
             EXTRACT(EPOCH FROM i.window_ends_at - outbox.clock())::float8 AS window_left_s,
             EXTRACT(EPOCH FROM outbox.clock())::bigint AS at_epoch_s
         """,
-        {"first": first, "limit": limit, "hold_s": hold_s, "kept": list(kept)},
+        {"id": page_id, "first": first, "hold_s": hold_s, "kept": list(kept)},
     )
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from outbox import Settings
 from outbox.policy import Policy
 from outbox.store import vitals
+from resolvers import grouping
 from resolvers.pagers import parse
 from resolvers.paging import page_once
 from tests.resolvers.ledger import Ledger
@@ -148,6 +150,26 @@ def test_a_storm_after_a_group_was_shown_is_one_more_page(ledger: Ledger, first:
     page(ledger, pagers)
     page(ledger, pagers, HOUR_S)
     assert [count for _, count, _ in triggers(first)] == [LEAST, LEAST + 200]
+
+
+def test_what_is_asked_while_the_others_are_grouped_is_not_told_of_by_itself(
+    ledger: Ledger, first: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A storm is committed in pieces, beside the paging: dozens were paged one by one."""
+    pagers = pagers_of(first)
+    ask(ledger, LEAST)
+    left = [3, 2, 1]
+
+    def group(*given: Any) -> None:
+        grouping.group(*given)
+        if left:
+            ask(ledger, left.pop())
+
+    monkeypatch.setattr("resolvers.paging.group", group)
+    page(ledger, pagers)
+    assert not left
+    (of_all,) = groups(ledger)
+    assert {k.split(":")[1] for k, _, _ in triggers(first)} == {str(of_all["id"])}
 
 
 def test_a_target_without_a_policy_is_told_of_news_under_the_same_key(

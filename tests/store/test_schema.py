@@ -170,7 +170,8 @@ def test_a_worker_may_do_all_that_its_jobs_do(book: Book) -> None:
             body=b"{}", state="new",
         )  # fmt: skip
         inbox.claim(tx, 10, 1.0)
-        pages.claim(tx, first="none", limit=10, hold_s=1)
+        pages.next_due(tx, first="none")
+        pages.claim(tx, 1, first="none", hold_s=1)
         connection.commit()
 
 
