@@ -6,6 +6,7 @@ never keeps the others, or the job's heartbeat, waiting.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
 from uuid import UUID
@@ -13,6 +14,7 @@ from uuid import UUID
 from outbox.states import Status
 from outbox.store import escalations, held, intents, looks, overdue, switches
 from outbox.store.connection import Store, Transaction
+from outbox.store.escalations import Asked
 from outbox.store.intents import Intent
 from resolvers import parts
 from resolvers.decide import reasons_to_escalate, window_end
@@ -61,8 +63,7 @@ def _sent(store: Store, directory: Directory, since: datetime) -> int:
     """Rows in doubt, and such as may never be sent, or cannot be from here."""
     with store.transaction() as tx:
         rows = overdue.claim_sent(tx, since, _ASKED)
-        for row in rows:
-            _ask(tx, directory, row)
+        _ask(tx, directory, rows)
     return len(rows)
 
 
@@ -90,13 +91,15 @@ def _waiting(store: Store, directory: Directory, place: overdue.Place, since: da
     with store.transaction() as tx:
         rows = overdue.claim_waiting(tx, place, since, _ASKED)
         shared: dict[str | None, bool] = {None: False}
+        alone: list[Intent] = []
         for row, lane_head in rows:
             if row.lane is not None and row.lane not in shared and lane_head is not None:
                 shared[row.lane] = _is_held_by(tx, lane_head)
                 if shared[row.lane]:
                     overdue.rest_lane(tx, row.lane, since, in_s=held_s, limit=_RESTED)
             if lane_head is None or not shared[row.lane]:
-                _ask(tx, directory, row)
+                alone.append(row)
+        _ask(tx, directory, alone)
     return len(rows)
 
 
@@ -111,14 +114,31 @@ def _is_held_by(tx: Transaction, lane_head: UUID) -> bool:
     return True
 
 
-def _ask(tx: Transaction, directory: Directory, row: Intent) -> None:
+def _ask(tx: Transaction, directory: Directory, rows: Sequence[Intent]) -> None:
+    now = intents.now(tx)
+    asked: list[Asked] = []
+    again: dict[UUID, datetime | None] = {}
+    for row in rows:
+        reasons, again[row.id] = _judged(directory, row, now)
+        if reasons:
+            asked.append(Asked(row, reasons, {}))
+    unread = looks.last_unreadable(
+        tx, [one.row.id for one in asked if one.row.absent_looks < one.row.looks]
+    )
+    for one in asked:
+        one.detail["why"] = _why(tx, one.row, unread.get(one.row.id))
+    escalations.open_for_intents(tx, asked)
+    overdue.arm(tx, again)
+
+
+def _judged(directory: Directory, row: Intent, now: datetime) -> tuple[list[str], datetime | None]:
+    """Why a person is asked about a row now, and when it is due again."""
     unsendable = (
         row.veto is not None
         and row.contradicted_at is None
         and row.doubt == 0
         and row.state in (Status.PENDING, Status.UNKNOWN)
     )
-    now = intents.now(tx)
     window = _window_end(directory, row)
     reasons = reasons_to_escalate(
         ttl_at=row.ttl_at,
@@ -128,10 +148,8 @@ def _ask(tx: Transaction, directory: Directory, row: Intent) -> None:
         now=now,
         unsendable=unsendable,
     )
-    if reasons:
-        escalations.open_for_intent(tx, row, reasons, {"why": _why(tx, row)})
     later = [at for at in (row.ttl_at, window) if at is not None and at > now and not unsendable]
-    overdue.arm(tx, row.id, min(later) if later else None)
+    return reasons, min(later) if later else None
 
 
 def _window_end(directory: Directory, row: Intent) -> datetime | None:
@@ -142,22 +160,22 @@ def _window_end(directory: Directory, row: Intent) -> datetime | None:
     return now_said or row.window_ends_at
 
 
-def _why(tx: Transaction, row: Intent) -> str:
+def _why(tx: Transaction, row: Intent, unread: str | None) -> str:
     if row.veto:
         return row.veto
     if row.state is not Status.PENDING:
-        return _unseen(tx, row)
+        return _unseen(row, unread)
     # Nothing that anybody else does helps such a row, so the question says what is wrong with it.
     return f"never sent: {overdue.last_word(tx, row.id)}" if row.local_failure else "never sent"
 
 
-def _unseen(tx: Transaction, row: Intent) -> str:
-    """Why nothing settled it: what the looks came to."""
+def _unseen(row: Intent, unread: str | None) -> str:
+    """Why nothing settled it: what the looks came to, the last ``unread`` one among them."""
     said = ["outcome not seen"]
     if row.absent_looks:
         proof = "" if row.absent_first_at else ", which is no proof"
         said.append(f"{row.absent_looks} looks found nothing{proof}")
-    if row.absent_looks < row.looks and (unread := looks.last_unreadable(tx, row.id)):
+    if unread:
         said.append(f"what the vendor showed could not be read: {unread}")
     return "; ".join(said)
 

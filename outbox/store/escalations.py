@@ -7,6 +7,7 @@ the same transaction, so a crash can neither lose a page nor send it under anoth
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
@@ -24,11 +25,43 @@ DOUBT_REASONS = frozenset(
 _SECOND_OBJECT = frozenset({"contradiction", "duplicate"})
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a person is to be asked about an intent."""
+
+    row: Intent
+    reasons: list[str]
+    detail: dict[str, Any]
+
+
 def open_for_intent(
     tx: Transaction, row: Intent, reasons: list[str], detail: dict[str, Any]
 ) -> UUID:
     """Opens the intent's escalation, or adds reasons to the one that is open."""
-    about = {
+    return _open(tx, {"intent_id": row.id, "holder": None}, reasons, _about(row, detail))
+
+
+def open_for_intents(tx: Transaction, asked: Sequence[Asked]) -> None:
+    """The same of many, each once: of a storm hardly any is open yet."""
+    if not asked:
+        return
+    new = [
+        {
+            "id": str(uuid4()),
+            "intent_id": str(one.row.id),
+            "reasons": sorted(set(one.reasons)),
+            "detail": _about(one.row, one.detail),
+        }
+        for one in asked
+    ]
+    opened = {row["intent_id"] for row in tx.all(_OPEN_MANY, {"asked": Jsonb(new)})}
+    for one in asked:
+        if one.row.id not in opened:
+            open_for_intent(tx, one.row, one.reasons, one.detail)
+
+
+def _about(row: Intent, detail: dict[str, Any]) -> dict[str, Any]:
+    return {
         "tenant": row.tenant,
         "vendor": row.vendor,
         "account": row.account,
@@ -38,7 +71,6 @@ def open_for_intent(
         "currency": row.currency,
         **detail,
     }
-    return _open(tx, {"intent_id": row.id, "holder": None}, reasons, about)
 
 
 def open_for_holder(
@@ -96,6 +128,24 @@ def _id(row: dict[str, Any]) -> UUID:
     return found
 
 
+# Each of an intent without an open one. Its key is new, and so are those of its pages.
+_OPEN_MANY = """
+WITH opened AS (
+    INSERT INTO outbox.escalations
+        (id, intent_id, episode, reasons, detail, opened_at, changed_at)
+    SELECT a.id, a.intent_id, 1 + (SELECT count(*) FROM outbox.escalations e
+        WHERE e.intent_id = a.intent_id), a.reasons, a.detail, outbox.clock(), outbox.clock()
+    FROM jsonb_to_recordset(%(asked)s) AS a (
+        id uuid, intent_id uuid, reasons text[], detail jsonb)
+    ON CONFLICT DO NOTHING RETURNING id, intent_id, reasons
+), paged AS (
+    INSERT INTO outbox.pages (escalation_id, pager, dedup_key, action, body, due_at, created_at)
+    SELECT o.id, '', 'outbox:' || o.id || ':' || r.reason, 'trigger',
+        jsonb_build_object('reason', r.reason), outbox.clock(), outbox.clock()
+    FROM opened o CROSS JOIN LATERAL unnest(o.reasons) r (reason)
+)
+SELECT intent_id FROM opened
+"""
 _TRIGGER = """
 INSERT INTO outbox.pages
     (escalation_id, pager, dedup_key, action, body, due_at, created_at)

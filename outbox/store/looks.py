@@ -72,14 +72,14 @@ def _note_unreadable(tx: Transaction, reasons: Mapping[UUID, str], *, by: str) -
     )
 
 
-def last_unreadable(tx: Transaction, intent_id: UUID) -> str | None:
-    """Why the last look-up that said nothing did so; None where each said something."""
-    row = tx.one(
-        "SELECT reason FROM outbox.events WHERE intent_id = %(id)s AND kind = %(kind)s "
-        "ORDER BY id DESC LIMIT 1",
-        {"id": intent_id, "kind": UNREADABLE},
+def last_unreadable(tx: Transaction, intent_ids: Sequence[UUID]) -> dict[UUID, str]:
+    """Why the last look-up that said nothing of an intent did so; of those that had one."""
+    rows = tx.all(
+        "SELECT DISTINCT ON (intent_id) intent_id, reason FROM outbox.events "
+        "WHERE intent_id = ANY(%(ids)s) AND kind = %(kind)s ORDER BY intent_id, id DESC",
+        {"ids": list(intent_ids), "kind": UNREADABLE},
     )
-    return str(row["reason"]) if row else None
+    return {row["intent_id"]: str(row["reason"]) for row in rows}
 
 
 Question = Literal["open", "acknowledged"]

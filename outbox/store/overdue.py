@@ -4,6 +4,7 @@ whose last try failed here does not: no account that is opened again helps it.""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import LiteralString
@@ -128,11 +129,12 @@ def rest_lane(tx: Transaction, lane: str, since: datetime, *, in_s: float, limit
     )
 
 
-def arm(tx: Transaction, intent_id: UUID, at: datetime | None) -> None:
-    """When the row is next due for a person; None for never."""
+def arm(tx: Transaction, when: Mapping[UUID, datetime | None]) -> None:
+    """When each row is next due for a person; None for never. They are locked."""
     tx.run(
-        "UPDATE outbox.intents SET escalate_at = %(at)s WHERE id = %(id)s",
-        {"id": intent_id, "at": at},
+        "UPDATE outbox.intents i SET escalate_at = a.at "
+        "FROM unnest(%(ids)s::uuid[], %(ats)s::timestamptz[]) a (id, at) WHERE i.id = a.id",
+        {"ids": list(when), "ats": list(when.values())},
     )
 
 

@@ -101,7 +101,7 @@ def test_a_row_that_was_escalated_before_its_first_send_is_watched_again_after_i
 ) -> None:
     answer = book.enqueue()
     with book.store.transaction() as tx:
-        overdue.arm(tx, answer.intent_id, None)
+        overdue.arm(tx, {answer.intent_id: None})
     assert book.row(answer.intent_id).escalate_at is None
     (row,) = book.claimer().claim(64)
     assert row.escalate_at is not None
