@@ -37,8 +37,10 @@ def claim(
 
 class Paced(Cut):
     """The cut-off of one look-up. Its claim took the token of its first request (``is_paid``); each
-    further one waits for its own. After ``patience_s`` of waiting the rest is owed: a look that a
-    slow rate never let end would leave its row in doubt for ever."""
+    further one waits for its own, or for the next of the share that look-ups have. After
+    ``patience_s`` of waiting it has all that the rate gives; where one request's time is longer
+    than that, the rest is owed: a look that never ends would leave its row in doubt for ever. What
+    the vendor asked to be left alone for is waited for by the next look."""
 
     def __init__(
         self,
@@ -52,6 +54,7 @@ class Paced(Cut):
         super().__init__(before)
         self._store = store
         self._meter = meter
+        self._is_owed = 1 / meter.rate_per_s > patience_s
         self._patience_s = patience_s
         self._is_paid = is_paid
         self._over = threading.Event()
@@ -70,14 +73,21 @@ class Paced(Cut):
 
     def _pay(self) -> None:
         while True:
-            with self._store.transaction() as tx:
-                wait_s = rates.take_one(tx, self._meter)
-                if wait_s > self._patience_s:
-                    rates.spend(tx, self._meter, 1)
-                    return
+            wait_s = self._ask()
             if not wait_s:
                 return
             began = time.monotonic()
             if self._over.wait(wait_s):
                 raise TooLate
             self._patience_s -= time.monotonic() - began
+
+    def _ask(self) -> float:
+        try:
+            with self._store.transaction() as tx:
+                wait_s = rates.take_one(tx, self._meter, hurry=self._patience_s <= 0)
+                if wait_s and self._is_owed:
+                    rates.spend(tx, self._meter, 1)
+                    return 0.0
+                return wait_s
+        except rates.Held as held:
+            raise TooLate from held

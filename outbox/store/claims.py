@@ -41,6 +41,8 @@ class _Ahead:
 _STEPS = 1000
 _PATIENCE_S = 1.0
 _NO_MARK = "-infinity"
+# A person may have taken the rows of rates away: an account without one is claimed for by nobody.
+_OPEN_S = 60.0
 
 
 class Claimer:
@@ -71,7 +73,7 @@ class Claimer:
         }
         self._mark = Mark()
         self._meters = [meter for s in sendable if (meter := s.meter) is not None]
-        self._are_open = not self._meters
+        self._open_until = 0.0
         # Apart, so that a rate costs the accounts without one nothing.
         parts = (
             (_FREE, [s for s in sendable if s.meter is None]),
@@ -139,10 +141,10 @@ class Claimer:
         return found
 
     def _look_ahead(self, mark: datetime | None) -> _Ahead:
-        if not self._are_open:
+        if self._meters and time.monotonic() >= self._open_until:
             with self._store.transaction() as tx:
                 open_buckets(tx, self._meters)
-            self._are_open = True
+            self._open_until = time.monotonic() + _OPEN_S
         with self._store.glance() as tx:
             row = tx.one(claims_sql.AHEAD, {"mark": mark or _NO_MARK})
         assert row is not None

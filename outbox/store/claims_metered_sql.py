@@ -32,8 +32,9 @@ _WITHOUT_TOKENS: LiteralString = (
     "SELECT k.prefix FROM known k WHERE NOT EXISTS (SELECT FROM meter m WHERE m.prefix = k.prefix)"
 )
 
-# One of each gate before the second of any, and which gates come first is left to chance: no
-# tenant's backlog may have all tokens, however few there are at a time.
+# One of each tenant before the second of any, of its gates or lanes in turn, and which comes first
+# is left to chance: no tenant's backlog may have all tokens, however few there are at a time, and
+# however many tools or lanes it has.
 _GATES: LiteralString = f"""{walk("gate", claims_sql.READY)}
 , open_gates AS (
     SELECT w.place AS gate, k.*, m.tokens, count(*) OVER (PARTITION BY k.prefix) AS gates
@@ -41,22 +42,28 @@ _GATES: LiteralString = f"""{walk("gate", claims_sql.READY)}
     WHERE w.place IS NOT NULL
     AND NOT EXISTS (SELECT FROM closed c WHERE starts_with(w.place, c.gate_prefix))
 ), waiting AS (
-    SELECT r.id, k.tokens,
-        row_number() OVER (PARTITION BY k.prefix ORDER BY r.turn, random()) AS place
+    SELECT t.id, t.tokens,
+        row_number() OVER (PARTITION BY t.prefix ORDER BY t.turn, random()) AS place
+    FROM (SELECT r.id, k.tokens, k.prefix,
+        row_number() OVER (PARTITION BY k.prefix, r.tenant ORDER BY r.turn, random()) AS turn
     FROM open_gates k CROSS JOIN LATERAL (
-        SELECT i.id, row_number() OVER (ORDER BY i.due_at, i.seq) AS turn FROM outbox.intents i
+        SELECT i.id, i.tenant, row_number() OVER (ORDER BY i.due_at, i.seq) AS turn
+        FROM outbox.intents i
         WHERE i.status IN ('pending', 'retryable') AND i.lane IS NULL AND i.crashes = 0
         AND i.gate = k.gate AND i.due_at <= outbox.clock() AND {ROW_MAY} AND {IS_FREE}
-        ORDER BY i.due_at, i.seq LIMIT k.tokens / k.gates + 1) r
+        ORDER BY i.due_at, i.seq LIMIT k.tokens / k.gates + 1) r) t
 )"""
 _LANES: LiteralString = f"""{walk("lane", claims_sql.LANED)}
 , heads AS (
     SELECT {head_of("w.place")} AS id FROM walk w WHERE w.place IS NOT NULL
 ), waiting AS (
-    SELECT i.id, m.tokens, row_number() OVER (PARTITION BY k.prefix ORDER BY random()) AS place
+    SELECT t.id, t.tokens,
+        row_number() OVER (PARTITION BY t.prefix ORDER BY t.turn, random()) AS place
+    FROM (SELECT i.id, m.tokens, k.prefix,
+        row_number() OVER (PARTITION BY k.prefix, i.tenant ORDER BY random()) AS turn
     FROM outbox.intents i JOIN heads USING (id), known k JOIN meter m ON m.prefix = k.prefix
     WHERE i.status IN ('pending', 'retryable') AND i.crashes = 0 AND i.due_at <= outbox.clock()
-    AND {MAY} AND {IS_FREE}
+    AND {MAY} AND {IS_FREE}) t
 )"""
 _CHOSEN: LiteralString = """
 , locked AS (
@@ -72,7 +79,7 @@ _PAID: LiteralString = f"""
     SELECT k.prefix, count(*) AS n FROM taken t
     JOIN known k ON k.vendor = t.vendor AND k.account = t.account GROUP BY k.prefix
 ), spent AS (
-    UPDATE outbox.rates r SET full_at = {rates.taken("p.n", "k.rate")}
+    UPDATE outbox.rates r SET {rates.taken("p.n", "k.rate", "k.burst")}
     FROM paid p JOIN known k ON k.prefix = p.prefix WHERE r.gate_prefix = p.prefix
 )"""
 # Beside where the walk stopped: how soon a claim may find tokens again, half a bucket of them where
@@ -82,7 +89,7 @@ SELECT taken.*, s.place AS stopped_at, s.token_in_s
 FROM (SELECT (SELECT place FROM walk ORDER BY step DESC LIMIT 1) AS place,
     (SELECT min(CASE
             WHEN {_LEFT} - COALESCE(p.n, 0) < {1 - rates.SLACK}
-            THEN (GREATEST(k.burst / 2, 1) - {_LEFT} + COALESCE(p.n, 0)) / k.rate
+            THEN {rates.HELD_S} + (GREATEST(k.burst / 2, 1) - {_LEFT} + COALESCE(p.n, 0)) / k.rate
             WHEN m.prefix IS NULL THEN 0.05 END)::float8
      FROM known k JOIN outbox.rates r ON r.gate_prefix = k.prefix
      LEFT JOIN meter m ON m.prefix = k.prefix LEFT JOIN paid p ON p.prefix = k.prefix)

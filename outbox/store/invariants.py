@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import LiteralString
 
 from outbox.store.lanes import head_of
+from outbox.store.rates import SENDS_AS_IT_MAY
 
 NEWEST = 20_000
 _SETTLED: LiteralString = f"""(SELECT * FROM outbox.intents WHERE settled_at IS NOT NULL
@@ -269,7 +270,7 @@ OF_INTENTS = (
             WHERE told_at IS NULL AND occurrence = 0 AND supersedes IS NULL
             GROUP BY fingerprint, tenant, vendor, account, run_id, tool HAVING count(*) > 1) t""",
     ),
-    # What rightly waits is left out: a closed gate, a place in a lane, a veto, another release's.
+    # What rightly waits is left out: by a closed gate, a rate, a lane, a veto, another release.
     Invariant(
         "due_and_not_sent",
         14,
@@ -282,6 +283,7 @@ OF_INTENTS = (
         AND (vendor || '/' || account) = ANY(%(reached)s)
         AND (status = 'pending' OR window_ends_at > outbox.clock())
         AND NOT EXISTS (SELECT FROM outbox.switches s WHERE starts_with(i.gate, s.gate_prefix))
+        AND NOT {SENDS_AS_IT_MAY}
         AND (i.lane IS NULL OR i.id = {head_of("i.lane")})""",
     ),
 )

@@ -6,6 +6,7 @@ from typing import Any
 
 from outbox.store.connection import Transaction
 from outbox.store.lanes import head_of
+from outbox.store.rates import SENDS_AS_IT_MAY
 
 
 def revision(tx: Transaction) -> str | None:
@@ -19,12 +20,11 @@ def revision(tx: Transaction) -> str | None:
 
 def gauges(tx: Transaction) -> dict[str, Any]:
     """Counts and ages in seconds (None: nothing waits). ``oldest_due_s`` leaves out what rightly
-    waits: rows behind a closed switch or behind another row of their lane; ``oldest_page_s``
-    pages that a person has muted or acknowledged and those that wait for their group.
-    ``oldest_undelivered_s`` is the age of the oldest result that a consumer has not had,
-    ``oldest_failing_s`` of one that it failed at.
-    ``oldest_snapshot_s`` is the oldest transaction
-    that keeps vacuum from cleaning up, by the server's own clock, and ``dead_rows`` what waits."""
+    waits: for a closed switch, a rate or another row of its lane; ``oldest_page_s`` pages that a
+    person has muted or acknowledged and those that wait for their group. ``oldest_undelivered_s``
+    is the age of the oldest result that a consumer has not had, ``oldest_failing_s`` of one that it
+    failed at. ``oldest_snapshot_s`` is the oldest transaction that keeps vacuum from cleaning up,
+    by the server's own clock, and ``dead_rows`` what waits."""
     row = tx.one(
         f"""
         SELECT
@@ -36,6 +36,7 @@ def gauges(tx: Transaction) -> dict[str, Any]:
              AND i.due_at <= outbox.clock()
              AND NOT EXISTS (SELECT FROM outbox.switches s
                              WHERE starts_with(i.gate, s.gate_prefix))
+             AND NOT {SENDS_AS_IT_MAY}
              AND (i.lane IS NULL OR i.id = {head_of("i.lane")})) AS oldest_due_s,
             (SELECT count(*) FROM outbox.escalations WHERE closed_at IS NULL) AS escalations_open,
             (SELECT count(*) FROM outbox.escalations

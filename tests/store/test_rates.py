@@ -197,7 +197,7 @@ def test_a_row_that_lost_its_worker_takes_a_token_too(book: Book) -> None:
     assert [found.id for found in claimer.claim_alone()] == [row.id]
     assert claimer.claim_alone() == []
     with book.store.transaction() as tx:
-        assert rates.take_one(tx, meter(account)) > 0
+        assert rates.spare_for_looks(tx, meter(account), at_least=0) == 0
 
 
 def test_a_claim_that_was_not_committed_took_no_token(book: Book) -> None:
@@ -307,6 +307,112 @@ def test_two_processes_of_two_settings_share_the_row(book: Book) -> None:
     assert len(book.claimer(limited(6)).claim(64)) == 6
     assert book.claimer(limited(2)).claim(64) == []
     assert len(book.claimer(limited(9)).claim(64)) == 3
+
+
+def test_a_rate_that_is_raised_helps_at_once(book: Book) -> None:
+    """What was taken at a slow rate was owed for as long as that rate would have taken."""
+    fill(book, 60)
+    assert len(book.claimer(limited(40)).claim(64)) == 40
+    quick = book.claimer(limited(10, every_s=0.1))
+    assert quick.claim(64) == []
+    book.forward(3.5)
+    assert len(quick.claim(64)) == 5
+    book.forward(2.0)
+    assert len(quick.claim(64)) == 10
+
+
+def test_a_host_with_a_slower_rate_stalls_no_other(book: Book) -> None:
+    fill(book, 40)
+    slow, quick = book.claimer(limited(3)), book.claimer(limited(20, every_s=0.1))
+    assert len(slow.claim(64)) == 3
+    for _ in range(3):
+        book.forward(0.5)
+        assert len(quick.claim(5)) == 5
+        assert slow.claim(64) == []
+
+
+@pytest.mark.parametrize("ahead_s", [86400.0, 366 * 86400.0])
+def test_a_bucket_of_a_clock_that_was_ahead_is_full(book: Book, ahead_s: float) -> None:
+    fill(book, 9)
+    account = limited(3)
+    claimer = book.claimer(account)
+    book.forward(ahead_s)
+    assert len(claimer.claim(64)) == 3
+    with book.store.transaction() as tx:
+        rates.push_back(tx, meter(account), 600.0)
+        rates.spend(tx, meter(account), 1)
+    book.forward(-ahead_s)
+    assert len(claimer.claim(64)) == 3
+    book.forward(EVERY_S)
+    assert len(claimer.claim(64)) == 1
+
+
+def test_a_bucket_that_a_person_took_away_is_opened_anew(
+    book: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(book, 4)
+    claimer = book.claimer(limited(2))
+    assert len(claimer.claim(1)) == 1
+    book.sql("DELETE FROM outbox.rates")
+    monkeypatch.setattr("outbox.store.claims._OPEN_S", 0.0)
+    claimer._open_until = 0.0
+    assert len(claimer.claim(64)) == 2
+
+
+def test_a_tenant_of_many_lanes_and_tools_has_no_more_turns_than_one_of_one(book: Book) -> None:
+    for customer in range(40):
+        book.enqueue(LANED, args=charge(customer=f"cus_{customer}"))
+    for tool in range(12):
+        book.enqueue(replace(CHARGE, name=f"charge-{tool}"))
+    small = Scope(tenant="small", run_id="run-1", account="default")
+    book.enqueue(LANED, scope=small)
+    book.enqueue(scope=small)
+    claimer = book.claimer(limited(2))
+    for _ in range(2):  # the lanes, and then the rest
+        assert {row.tenant for row in claimer.claim(64)} == {"acme", "small"}
+        book.forward(2 * EVERY_S)
+
+
+def test_pages_of_a_look_leave_sends_three_quarters(book: Book) -> None:
+    fill(book, 200)
+    account = limited(6, every_s=1.0)
+    claimer = book.claimer(account)
+    claimer.claim(64)
+    sent = pages = 0
+    for _ in range(80):
+        book.forward(0.5)
+        with book.store.transaction() as tx:
+            pages += rates.take_one(tx, meter(account)) == 0.0
+        sent += len(claimer.claim(64))
+    assert (sent + pages, pages) == (40, 10)
+
+
+def test_pages_of_a_look_have_all_where_nothing_waits(book: Book) -> None:
+    account = limited(1, every_s=1.0)
+    with book.store.transaction() as tx:
+        rates.open_buckets(tx, [meter(account)])
+    pages = 0
+    for _ in range(20):
+        book.forward(0.5)
+        with book.store.transaction() as tx:
+            pages += rates.take_one(tx, meter(account)) == 0.0
+    assert pages == 10
+
+
+def test_a_vendor_that_asks_to_be_left_alone_is_read_by_nobody(book: Book) -> None:
+    account = limited(1, every_s=1.0)
+    with book.store.transaction() as tx:
+        rates.open_buckets(tx, [meter(account)])
+        rates.push_back(tx, meter(account), 600.0)
+    book.forward(599.5)
+    with book.store.transaction() as tx:
+        assert rates.spare_for_looks(tx, meter(account), at_least=1) == 0
+        for hurry in (False, True):
+            with pytest.raises(rates.Held):
+                rates.take_one(tx, meter(account), hurry=hurry)
+    book.forward(1.0)
+    with book.store.transaction() as tx:
+        assert rates.spare_for_looks(tx, meter(account), at_least=1) == 1
 
 
 def test_a_refused_send_gives_no_token_back(book: Book) -> None:

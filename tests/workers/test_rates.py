@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ import psycopg
 import pytest
 
 from outbox.outcomes import NotSent
+from outbox.store import invariants, vitals
 from outbox.store.claims import Claimer
 from tests.workers.floor import PRODUCTION, READS, Floor, new_account, open_floor
 from vendors import stripe_lookup
@@ -247,6 +249,28 @@ def test_the_next_drain_is_due_when_the_next_token_is(floor: Floor) -> None:
     assert floor.sender.next_in_s() == floor.settings.policy.tick_drain_s
 
 
+def test_what_waits_for_its_rate_is_told_as_no_fault(floor: Floor) -> None:
+    """`health` said that sends wait, and `doctor` that no worker sends."""
+    limit(floor, 0.002)
+    floor.enqueue(4)
+    assert floor.drain() == 1
+    floor.advance(400)
+
+    def overdue() -> tuple[float | None, list[str]]:
+        with floor.store.transaction() as tx:
+            (rule,) = [r for r in invariants.OF_INTENTS if r.check == "due_and_not_sent"]
+            broken = tx.all(rule.broken, {"due_s": 60.0, "reached": ["stripe/default"]})
+            return vitals.gauges(tx)["oldest_due_s"], [row["id"] for row in broken]
+
+    assert overdue() == (None, [])
+    floor.advance(200)  # its token is there, and nobody comes for it
+    oldest_s, broken = overdue()
+    assert oldest_s is not None
+    assert len(broken) == 3
+    assert floor.drain() == 1
+    assert overdue() == (None, [])
+
+
 def test_a_rate_does_not_hold_up_a_row_that_lost_its_worker(floor: Floor) -> None:
     limit(floor, SLOW)
     (first,) = floor.enqueue(1)
@@ -286,7 +310,7 @@ def test_an_answer_that_waits_for_its_row_pushes_nothing_back_before_it_is_writt
     answer = (flight, NotSent("rate_limit", throttled=True, retry_after_s=600.0))
 
     def is_pushed_back() -> bool:
-        (bucket,) = floor.sql("SELECT full_at > outbox.clock() AS later FROM outbox.rates")
+        (bucket,) = floor.sql("SELECT held_until IS NOT NULL AS later FROM outbox.rates")
         return bool(bucket["later"])
 
     floor.advance(10)
@@ -297,3 +321,32 @@ def test_an_answer_that_waits_for_its_row_pushes_nothing_back_before_it_is_writt
     assert recorder.write([answer]).held == []
     assert is_pushed_back()
     assert floor.status(intent_id) == "pending"
+
+
+def test_looks_of_many_pages_leave_sends_their_part(
+    floor: Floor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A busy account's list has fifty pages; each of them took the token that a send waited for."""
+    monkeypatch.setattr(stripe_lookup, "_PAGE_SIZE", 1)
+    floor.sandbox.fault("lost_ack", account=floor.account, times=12)
+    floor.enqueue(12)
+    floor.drain()
+    limit(floor, 40.0, burst=4)
+    floor.enqueue(200)
+    floor.advance(6)
+    looked = threading.Event()
+
+    def send() -> None:
+        while not looked.is_set():
+            floor.sender.drain()
+            looked.wait(floor.sender.next_in_s())
+
+    sending = threading.Thread(target=send)
+    sending.start()
+    floor.look()
+    looked.set()
+    reads, sent = len(floor.reads()), len(floor.posts()) - 12
+    sending.join()
+    assert floor.statuses().get("unknown", 0) == 0
+    assert reads >= 24
+    assert sent > reads
