@@ -8,10 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 from outbox.contract import TooLate
+from outbox.intent import gate_prefix
 from outbox.store import rates
 from outbox.store.connection import Store, Transaction
 from outbox.store.intents import Intent
 from outbox.store.rates import Meter
+from resolvers.directory import Directory
 from vendors.watchdog import Cut
 
 
@@ -33,6 +35,17 @@ def claim(
     if found:
         rates.spend(tx, meter, requests(found))
     return found
+
+
+def leave_alone(
+    tx: Transaction, directory: Directory, place: tuple[str, str], seconds: float
+) -> None:
+    """Nothing is sent for (vendor, account) for so long: its vendor has asked for that."""
+    meter = directory.meter(*place)
+    if meter is None:
+        rates.hold(tx, gate_prefix(*place), seconds)
+    else:
+        rates.push_back(tx, meter, seconds)
 
 
 class Paced(Cut):

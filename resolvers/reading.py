@@ -11,7 +11,6 @@ from uuid import UUID
 
 from outbox.contract import Account, Call, Listing, Sought, Vendor
 from outbox.outcomes import LookUp, Unreadable
-from outbox.store import rates
 from outbox.store.connection import Store
 from outbox.store.intents import Intent
 from outbox.store.neighbours import Kin
@@ -111,9 +110,9 @@ class Reads:
                 seen = read(cutoff)
         except Exception as error:
             return Unreadable(f"the adapter failed: {type(error).__name__}")
-        if meter and isinstance(seen, Unreadable) and seen.retry_after_s is not None:
+        if isinstance(seen, Unreadable) and seen.retry_after_s:
             with self._store.transaction() as tx:
-                rates.push_back(tx, meter, seen.retry_after_s)
+                pacing.leave_alone(tx, self._directory, place, seen.retry_after_s)
         return seen
 
 

@@ -11,9 +11,10 @@ from uuid import UUID
 
 from outbox.errors import Busy, Unreachable
 from outbox.outcomes import Lost, NotSent, Outcome, Receipt
-from outbox.store import doubt, rates, records, switches
+from outbox.store import doubt, records, switches
 from outbox.store.connection import Store, Transaction
 from outbox.store.records import Ended
+from resolvers import pacing
 from resolvers.decide import mismatch
 from resolvers.directory import Directory
 from workers.breaker import HANDED_BACK, Breaker, verdict_of_probe
@@ -106,19 +107,17 @@ class Recorder:
         return held
 
     def _push_back(self, ended: list[Ended]) -> None:
-        """A vendor that asks one request to wait asks all of them: where the account has a rate,
-        none leaves before. In a transaction of its own: a claim holds the bucket's lock, and may
+        """A vendor that asks one request to wait asks all of its account: none leaves before. In a
+        transaction of its own: a claim holds the bucket's lock, and may
         wait for a row that is written here."""
         for one in ended:
             row, outcome = one.intent, one.outcome
             if not (isinstance(outcome, NotSent) and outcome.throttled and outcome.retry_after_s):
                 continue
-            meter = self._directory.meter(row.vendor, row.account)
-            if meter is None:
-                continue
             try:
                 with self._store.transaction() as tx:
-                    rates.push_back(tx, meter, outcome.retry_after_s)
+                    where = (row.vendor, row.account)
+                    pacing.leave_alone(tx, self._directory, where, outcome.retry_after_s)
             except Unreachable:
                 return  # the answers are written; the next send is told the same
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import LiteralString
 
+from outbox.store import rates
 from outbox.store.held import IS_HELD
 from outbox.store.intents import COLUMNS_OF_I
 from outbox.store.invariants import IS_SOUND
@@ -39,19 +40,22 @@ known AS (
         operations jsonb)
 )"""
 
-# Every switch but the clock's closes its gates.
-_CLOSED = """, probing AS (SELECT ''::text AS holder, ''::text AS gate_prefix WHERE false)
-, closed AS (SELECT gate_prefix FROM outbox.switches WHERE kind <> 'clock'"""
+# Every switch but the clock's closes its gates, and so does a vendor that asked to be left alone.
+_LEFT_ALONE: LiteralString = (
+    f" UNION ALL SELECT r.gate_prefix FROM outbox.rates r WHERE {rates.HELD}"
+)
+_CLOSED = f""", probing AS (SELECT ''::text AS holder, ''::text AS gate_prefix WHERE false)
+, closed AS (SELECT gate_prefix FROM outbox.switches WHERE kind <> 'clock'{_LEFT_ALONE}"""
 
 # A breaker that is due for its probe lets one row through.
 # Locked and not yet written: a claim that finds nothing to send must not use the probe up.
-_PROBING = """, probing AS (
+_PROBING = f""", probing AS (
     SELECT holder, gate_prefix FROM outbox.switches
     WHERE kind = 'breaker' AND probe_at <= outbox.clock() FOR UPDATE SKIP LOCKED
 ), closed AS (
     SELECT gate_prefix FROM outbox.switches s
     WHERE kind <> 'clock'
-    AND NOT EXISTS (SELECT FROM probing p WHERE p.holder = s.holder)"""
+    AND NOT EXISTS (SELECT FROM probing p WHERE p.holder = s.holder){_LEFT_ALONE}"""
 
 # Past a gate or a lane whose account is closed or not known here, all of that account's are
 # skipped at once: they begin with its prefix, and "0" is what sorts after the "/" that ends one.

@@ -68,13 +68,14 @@ class Meter:
         return self.burst // 2
 
 
-_HELD: LiteralString = (
+# The vendor of row ``r`` has asked to be left alone.
+HELD: LiteralString = (
     "COALESCE(r.held_until > outbox.clock() "
     f"AND r.held_until <= outbox.clock() + {_MOST_HELD}, false)"
 )
 # For how many seconds more the vendor is left alone.
 HELD_S: LiteralString = (
-    f"CASE WHEN {_HELD} THEN EXTRACT(EPOCH FROM r.held_until - outbox.clock())::float8 ELSE 0 END"
+    f"CASE WHEN {HELD} THEN EXTRACT(EPOCH FROM r.held_until - outbox.clock())::float8 ELSE 0 END"
 )
 
 
@@ -88,7 +89,7 @@ def _missing(rate: LiteralString) -> LiteralString:
 
 def left(rate: LiteralString, burst: LiteralString) -> LiteralString:
     """SQL for the tokens in the bucket of row ``r``; below zero where it owes some, or is held."""
-    return f"(CASE WHEN {_HELD} THEN -1 ELSE {burst} - {_missing(rate)} END)"
+    return f"(CASE WHEN {HELD} THEN -1 ELSE {burst} - {_missing(rate)} END)"
 
 
 def taken(count: LiteralString, rate: LiteralString, burst: LiteralString) -> LiteralString:
@@ -107,7 +108,7 @@ _TAKEN: LiteralString = taken("%(count)s::float8", _RATE, _BURST)
 # Whether look-ups may have one of their share, and how long it is then until the next.
 _HAS_SHARE: LiteralString = (
     "COALESCE(r.look_at <= outbox.clock() "
-    f"OR r.look_at > outbox.clock() + {_ONE_OF} / {_RATE} * INTERVAL '1 second', true)"
+    f"OR r.look_at > outbox.clock() + {_APART} + {_ONE_OF} / {_RATE} * INTERVAL '1 second', true)"
 )
 _SHARED: LiteralString = (
     f"look_at = outbox.clock() + %(one_of)s::float8 / {_RATE} * INTERVAL '1 second'"
@@ -175,7 +176,7 @@ def take_one(tx: Transaction, meter: Meter, *, hurry: bool = False) -> float:
     needed = f"1 - {SLACK} + CASE WHEN {_SENDS_WAIT} THEN GREATEST(%(kept)s, 1) ELSE 0 END"
     if tx.run(
         f"UPDATE outbox.rates r SET {_TAKEN}, {_SHARED} WHERE r.gate_prefix = %(prefix)s "
-        f"AND NOT {_HELD} AND ({_LEFT} >= {needed} OR ({_HAS_SHARE} AND {_LEFT} >= -{SLACK}))",
+        f"AND NOT {HELD} AND ({_LEFT} >= {needed} OR ({_HAS_SHARE} AND {_LEFT} >= -{SLACK}))",
         params,
     ):
         return 0.0
@@ -194,11 +195,25 @@ def take_one(tx: Transaction, meter: Meter, *, hurry: bool = False) -> float:
     return max(min(free_s, share_s), SLACK)
 
 
+def hold(tx: Transaction, prefix: str, seconds: float) -> None:
+    """The vendor asked to be left alone for so long, and the account has no rate: nothing is sent
+    for it until then."""
+    until = "outbox.clock() + %(seconds)s::float8 * INTERVAL '1 second'"
+    tx.run(
+        "INSERT INTO outbox.rates AS r (gate_prefix, full_at, at, next_at, held_until) "
+        f"VALUES (%(prefix)s, {until}, outbox.clock(), {until}, {until}) "
+        "ON CONFLICT (gate_prefix) DO UPDATE SET full_at = EXCLUDED.full_at, at = EXCLUDED.at, "
+        "next_at = EXCLUDED.next_at, held_until = EXCLUDED.held_until "
+        f"WHERE NOT {HELD} OR r.held_until < EXCLUDED.held_until",
+        {"prefix": prefix, "seconds": seconds},
+    )
+
+
 def push_back(tx: Transaction, meter: Meter, seconds: float) -> None:
     """The vendor asked to be left alone for so long: until then the bucket has no token, and then
     one, and no burst."""
     until = (
-        f"GREATEST(CASE WHEN {_HELD} THEN r.held_until END, "
+        f"GREATEST(CASE WHEN {HELD} THEN r.held_until END, "
         "outbox.clock() + %(seconds)s::float8 * INTERVAL '1 second')"
     )
     missing = f"GREATEST({_missing(_RATE)}, {_BURST} - 1)"

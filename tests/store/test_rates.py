@@ -313,11 +313,11 @@ def test_a_rate_that_is_raised_helps_at_once(book: Book) -> None:
     """What was taken at a slow rate was owed for as long as that rate would have taken."""
     fill(book, 60)
     assert len(book.claimer(limited(40)).claim(64)) == 40
-    quick = book.claimer(limited(10, every_s=0.1))
+    quick = book.claimer(limited(10, every_s=EVERY_S / 10))
     assert quick.claim(64) == []
-    book.forward(3.5)
+    book.forward(3.5 * EVERY_S)
     assert len(quick.claim(64)) == 5
-    book.forward(2.0)
+    book.forward(2 * EVERY_S)
     assert len(quick.claim(64)) == 10
 
 
@@ -375,12 +375,12 @@ def test_a_tenant_of_many_lanes_and_tools_has_no_more_turns_than_one_of_one(book
 
 def test_pages_of_a_look_leave_sends_three_quarters(book: Book) -> None:
     fill(book, 200)
-    account = limited(6, every_s=1.0)
+    account = limited(6)
     claimer = book.claimer(account)
     claimer.claim(64)
     sent = pages = 0
     for _ in range(80):
-        book.forward(0.5)
+        book.forward(EVERY_S / 2)
         with book.store.transaction() as tx:
             pages += rates.take_one(tx, meter(account)) == 0.0
         sent += len(claimer.claim(64))
@@ -388,19 +388,19 @@ def test_pages_of_a_look_leave_sends_three_quarters(book: Book) -> None:
 
 
 def test_pages_of_a_look_have_all_where_nothing_waits(book: Book) -> None:
-    account = limited(1, every_s=1.0)
+    account = limited(1)
     with book.store.transaction() as tx:
         rates.open_buckets(tx, [meter(account)])
     pages = 0
     for _ in range(20):
-        book.forward(0.5)
+        book.forward(EVERY_S / 2)
         with book.store.transaction() as tx:
             pages += rates.take_one(tx, meter(account)) == 0.0
     assert pages == 10
 
 
 def test_a_vendor_that_asks_to_be_left_alone_is_read_by_nobody(book: Book) -> None:
-    account = limited(1, every_s=1.0)
+    account = limited(1)
     with book.store.transaction() as tx:
         rates.open_buckets(tx, [meter(account)])
         rates.push_back(tx, meter(account), 600.0)

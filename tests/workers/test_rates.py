@@ -153,6 +153,21 @@ def test_a_retry_after_empties_the_accounts_bucket_until_then(floor: Floor) -> N
     assert throttled(floor) == 1
 
 
+def test_a_retry_after_holds_an_account_without_a_rate_too(floor: Floor) -> None:
+    """Each of its 300 rows asked for itself, and was told the same."""
+    floor.sandbox.fault("rate_limited_429", account=floor.account, times=1, after_s=600)
+    floor.one()
+    floor.drain()
+    floor.enqueue(20)
+    floor.advance(590)
+    assert floor.drain() == 0
+    assert throttled(floor) == 1
+    floor.advance(15)
+    floor.drain()
+    assert floor.statuses() == {"succeeded": 21}
+    assert throttled(floor) == 1
+
+
 def test_a_throttled_read_empties_the_bucket_too(floor: Floor) -> None:
     limit(floor, 1.0, burst=4)
     floor.sandbox.fault("lost_ack", account=floor.account, times=1)

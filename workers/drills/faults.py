@@ -144,12 +144,12 @@ def drilled(chosen: Sequence[Cell], progress: Progress) -> list[Row]:
         made = {cell: _enqueued(world, cell) for cell in chosen}
         world.limbo.plan({one.call: dict(one.piece.plan) for all_ in made.values() for one in all_})
         world.work()
-        for cell, all_ in made.items():
-            if cell.fault == "schema_drift":
-                _correct(world, cell, all_)
+        _correct(world, made)
         for hour in range(1, HORIZON_H + 1):
             world.pass_time(hour * 3600.0)
             progress.say(f"{hour} h have passed for the vendor and the database")
+            # Whom a vendor asked to wait was refused later.
+            _correct(world, made)
         return _rows(world, made)
 
 
@@ -164,8 +164,14 @@ def _enqueued(world: Simulated, cell: Cell) -> list[Drilled]:
     return made
 
 
-def _correct(world: Simulated, cell: Cell, made: Sequence[Drilled]) -> None:
+def _correct(world: Simulated, made: Mapping[Cell, Sequence[Drilled]]) -> None:
     """What a caller does who was told that a field is not known: other arguments, a new intent."""
+    for cell, all_ in made.items():
+        if cell.fault == "schema_drift":
+            _ask_again(world, cell, [one for one in all_ if one.corrected is None])
+
+
+def _ask_again(world: Simulated, cell: Cell, made: Sequence[Drilled]) -> None:
     tool, scope = cell.tool, Scope(tenant=TENANT, run_id="run", account=cell.contract)
     told = world.answers([one.intent_id for one in made])
     for one in made:
