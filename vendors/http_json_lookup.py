@@ -2,14 +2,14 @@
 intent or for many at once.
 
 A look-up proves absence only where the recipe calls its source consistent, every page was read,
-and each object that came under our key could be told to be ours or not.
+and each object on them could be told to be ours or not. One that could not takes nothing away from
+what was found under our marks, unless the source was asked for ours alone.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
@@ -20,6 +20,7 @@ from outbox.contracts.keys import rendered
 from outbox.contracts.recipe import LookUpSpec, OperationRecipe, Recipe
 from outbox.contracts.recipe_parts import PLACEHOLDER
 from outbox.outcomes import Absent, Found, LookUp, Reading, Standing, Unreadable
+from vendors.http_json_listing import Listing
 from vendors.http_json_pages import MAX_PAGES, Get, Query, documents
 from vendors.http_json_reading import (
     NOT_JSON,
@@ -27,6 +28,7 @@ from vendors.http_json_reading import (
     hides_owner,
     id_at,
     is_ours,
+    mark_at,
     parsed,
     parts_of_path,
     reading_of,
@@ -36,31 +38,12 @@ from vendors.wire import Answer
 
 # The year 2100: later than anything was created.
 _NO_END = 4_102_444_800
+_UNREAD = "an object that cannot be read"
 _NO_MARK = "an object holds something else where our mark must be"
+_NO_OWNER = "an object came under our key and does not tell whose it is"
+_LOOSE = "finding nothing proves nothing: the source is not consistent"
 # What a list may be asked for and be the same for all intents.
 _SHARED = frozenset({"since", "until"})
-
-
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """What one reading showed, of each intent that was sought. ``proves``: the source is
-    consistent."""
-
-    readings: Mapping[UUID, list[Reading]]
-    proves: bool
-    began: int
-
-    def look_up(self, call: Call) -> LookUp:
-        """The objects of one of them."""
-        ours = self.readings.get(call.intent_id, ())
-        if any(wrong_mode(call.account, reading.livemode) for reading in ours):
-            return Unreadable("an object of the other mode")
-        found = {reading.receipt_id: reading for reading in ours}
-        if found:
-            return Found(tuple(found.values()), vendor_now=self.began)
-        if not self.proves:
-            return Unreadable("finding nothing proves nothing: the source is not consistent")
-        return Absent(vendor_now=self.began)
 
 
 def look_up(
@@ -72,17 +55,8 @@ def look_up(
 ) -> LookUp:
     """All objects of the intent that the recipe's look-up shows, created then as far as the recipe
     asks for that."""
-    recipe = _recipe_of(contract, call)
-    if recipe.look_up is None:
-        return Unreadable("the vendor's file has no look-up", never=True)
-    try:
-        look = _Look(get, contract, call.account, recipe, recipe.look_up)
-        look.ask(_values(call, recipe.look_up, contract, (since_epoch_s, until_epoch_s)))
-        if look.asks_for_key and call.key_slot is None:
-            raise Unread("the request was recorded without the key that the look-up asks for")
-        return look.read(_owner_of(contract, call, recipe), MAX_PAGES).look_up(call)
-    except Unread as unread:
-        return unread.told()
+    span = since_epoch_s, until_epoch_s
+    return _shown(get, contract, call, span, lambda its: its.look_up(call))
 
 
 def shares_list(contract: VendorContract, operation: str) -> bool:
@@ -97,12 +71,13 @@ def shares_list(contract: VendorContract, operation: str) -> bool:
 
 def read_list(get: Get, contract: VendorContract, sought: Sought) -> Listing:
     """That list, to its end, for all that are sought. Raises ``Unread`` for the first page that
-    fails, and for an object that may be anybody's."""
+    fails."""
     recipe: OperationRecipe = contract.recipe.operations[sought.operation]
     assert recipe.look_up is not None, "a list that is shared"
     look = _Look(get, contract, sought.account, recipe, recipe.look_up)
     look.ask(_times(recipe.look_up, sought.since_epoch_s, sought.until_epoch_s))
-    return look.read(lambda reading: sought.owners.get(reading.owner), MAX_PAGES * sought.looks)
+    owners = sought.owners
+    return look.read(lambda reading: owners.get(reading.owner), owners, MAX_PAGES * sought.looks)
 
 
 def asked_of(spec: LookUpSpec) -> set[str]:
@@ -115,7 +90,7 @@ def retrieve(get: Get, contract: VendorContract, call: Call, receipt_id: str) ->
     """The one object, if it exists and is this intent's."""
     recipe = _recipe_of(contract, call)
     if recipe.retrieve is None:
-        return _among(look_up(get, contract, call, 0), receipt_id)
+        return _shown(get, contract, call, (0, None), lambda its: its.retrieve(call, receipt_id))
     path = _filled(recipe.retrieve.path, {"path": call.path, "id": receipt_id})
     try:
         answer = get(path, [])
@@ -127,7 +102,7 @@ def retrieve(get: Get, contract: VendorContract, call: Call, receipt_id: str) ->
         seen_at = date_of(answer.headers)
         reading = reading_of(spec, at(document, spec.object), seen_at=seen_at)
         if reading is None:
-            raise Unread("an object that cannot be read")
+            raise Unread(_UNREAD)
         if reading.receipt_id != receipt_id:
             raise Unread("another object than was asked for")
         if wrong_mode(call.account, reading.livemode):
@@ -181,26 +156,44 @@ class _Look:
             for name, text in self._spec.query.items()
         ]
 
-    def read(self, owner_of: Callable[[Reading], UUID | None], most: int) -> Listing:
+    def read(
+        self,
+        owner_of: Callable[[Reading], UUID | None],
+        owners: Mapping[str, UUID],
+        most: int,
+    ) -> Listing:
         """Everything that it shows, by whose it is; for a change of an object, that object once it
-        shows the change."""
+        shows the change. ``owners``: who is sought, by the mark."""
         found: dict[UUID, list[Reading]] = defaultdict(list)
+        unread: dict[UUID, str] = {}
+        doubt = ""
         for document, seen_at in self._documents(most):
             reading = reading_of(self._receipt, document, seen_at=seen_at)
-            if reading is None:
-                raise Unread("an object that cannot be read")
-            if not self._receipt.target:
-                self._check_owner(document, reading)
-            owner = owner_of(reading)
-            if owner is not None:
-                found[owner].append(reading)
-        return Listing(found, self._spec.consistent, self._began or 0)
+            why = self._why_unread(document, reading)
+            if reading is not None and not why:
+                owner = owner_of(reading)
+                if owner is not None:
+                    found[owner].append(reading)
+                continue
+            mark = mark_at(self._receipt, document)
+            if mark in owners:
+                unread[owners[mark]] = why
+            elif not mark and self._asks_for_ours:
+                # It may be a second one of ours beside what is found.
+                raise Unread(why)
+            elif not mark:
+                doubt = doubt or why
+        loose = "" if self._spec.consistent else _LOOSE
+        return Listing(found, unread, doubt or loose, self._began or 0)
 
-    def _check_owner(self, document: Any, reading: Reading) -> None:
-        if not reading.owner and self._asks_for_ours:
-            raise Unread("an object came under our key and does not tell whose it is")
-        if hides_owner(self._receipt, document, reading):
-            raise Unread(_NO_MARK)
+    def _why_unread(self, document: Any, reading: Reading | None) -> str:
+        if reading is None:
+            return _UNREAD
+        if self._receipt.target or reading.owner:
+            return ""
+        if self._asks_for_ours:
+            return _NO_OWNER
+        return _NO_MARK if hides_owner(self._receipt, document, reading) else ""
 
     def _dated(self, path: str, query: Query) -> Answer:
         answer = self._get(path, query)
@@ -220,6 +213,28 @@ class _Look:
             return
         check(answer, readable=document is not NOT_JSON)
         yield at(document, self._receipt.object), date_of(answer.headers)
+
+
+def _shown(
+    get: Get,
+    contract: VendorContract,
+    call: Call,
+    span: tuple[int, int | None],
+    told: Callable[[Listing], LookUp],
+) -> LookUp:
+    """What ``told`` makes of a reading for one intent."""
+    recipe = _recipe_of(contract, call)
+    if recipe.look_up is None:
+        return Unreadable("the vendor's file has no look-up", never=True)
+    try:
+        look = _Look(get, contract, call.account, recipe, recipe.look_up)
+        look.ask(_values(call, recipe.look_up, contract, span))
+        if look.asks_for_key and call.key_slot is None:
+            raise Unread("the request was recorded without the key that the look-up asks for")
+        owner_of, owners = _owner_of(contract, call, recipe), {str(call.intent_id): call.intent_id}
+        return told(look.read(owner_of, owners, MAX_PAGES))
+    except Unread as unread:
+        return unread.told()
 
 
 def _owner_of(
@@ -281,10 +296,3 @@ def _filled(template: str, values: Mapping[str, str]) -> str:
         return values[name] if name == "path" else quote(values.get(name, ""), safe="")
 
     return PLACEHOLDER.sub(value, template)
-
-
-def _among(seen: LookUp, receipt_id: str) -> LookUp:
-    if not isinstance(seen, Found):
-        return replace(seen, source="retrieve") if isinstance(seen, Absent) else seen
-    found = tuple(one for one in seen.readings if one.receipt_id == receipt_id)
-    return replace(seen, readings=found) if found else Absent("retrieve")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import parse_qsl, urljoin, urlsplit
 
@@ -21,7 +21,7 @@ Get = Callable[[str, Query], Answer]
 def documents(
     get: Get, base: str, path: str, query: Query, spec: LookUpSpec, most: int
 ) -> Iterator[tuple[Any, int]]:
-    """Every object of the list with the vendor's time of its page, from ``path`` at the address
+    """Everything on the list with the vendor's time of its page, from ``path`` at the address
     ``base``. Raises ``Unread`` before its end if it must, and after ``most`` pages."""
     assert spec.items is not None, "a look-up that is no list"
     paging = spec.paging
@@ -33,7 +33,7 @@ def documents(
         document = parsed(answer.body or b"")
         check(answer, readable=document is not NOT_JSON)
         found = at(document, spec.items)
-        if not isinstance(found, list) or not all(isinstance(one, Mapping) for one in found):
+        if not isinstance(found, list):
             raise Unread("a list that cannot be read")
         for one in found:
             yield one, date_of(answer.headers)

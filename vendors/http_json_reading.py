@@ -162,7 +162,7 @@ def reading_of(
         standing=standing,
         business=spec.business.get(word, business),
         word=word,
-        owner=owner_in(text_at(document, spec.owner)),
+        owner=mark_at(spec, document),
         amount_minor=amount_at(document, spec.amount),
         currency=currency_at(document, spec.currency),
         livemode=livemode_at(document, spec.livemode),
@@ -196,6 +196,11 @@ def is_ours(call: Call, operation: Operation, spec: ReceiptSpec, reading: Readin
     if spec.target:
         return reading.receipt_id == parts_of_path(operation, call.path).get(spec.target)
     return spec.owner is None or reading.owner == str(call.intent_id)
+
+
+def mark_at(spec: ReceiptSpec, document: Any) -> str:
+    """The id of the intent whose mark an object bears; empty where it bears none."""
+    return owner_in(text_at(document, spec.owner))
 
 
 def hides_owner(spec: ReceiptSpec, document: Any, reading: Reading) -> bool:

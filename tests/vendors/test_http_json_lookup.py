@@ -124,7 +124,7 @@ def test_objects_of_others_are_passed_over_where_the_vendor_ignores_the_filter()
     [
         ({}, "200 OK", "a list that cannot be read"),
         ({"data": {}}, "200 OK", "a list that cannot be read"),
-        ({"data": [1]}, "200 OK", "a list that cannot be read"),
+        ({"data": [1]}, "200 OK", "an object that cannot be read"),
         (b"<html>", "200 OK", "unreadable_answer"),
         ({"data": []}, "404 x", "http_404"),
         ({"data": []}, "500 x", "http_500"),

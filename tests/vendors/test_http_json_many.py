@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 from outbox.contract import Call, Sought, VendorContract
 from outbox.outcomes import Absent, Found, LookUp, Unreadable
 from tests.vendors.raw_server import RawServer
@@ -73,21 +71,6 @@ def test_a_page_that_breaks_in_the_middle_is_nobodys_absence() -> None:
 
     seen, _ = read(SHARED, calls, listed)
     assert seen == [Unreadable("http_503")] * 2
-
-
-@pytest.mark.parametrize(
-    "odd",
-    [
-        {"id": "pay_9", "status": "succeeded", "idempotency_key": 7.5},
-        {"id": "pay_9", "status": "succeeded", "idempotency_key": "in a spelling of its own"},
-        {"id": "pay_9"},
-        {"status": "succeeded"},
-    ],
-)
-def test_an_object_that_may_be_anybodys_is_nobodys_absence(odd: Any) -> None:
-    calls = payments(2)
-    seen, _ = read(SHARED, calls, lambda *_: page(payment(calls[0]), odd))
-    assert all(isinstance(one, Unreadable) for one in seen)
 
 
 def test_an_object_of_the_other_mode_is_unreadable_for_its_own_intent_alone() -> None:

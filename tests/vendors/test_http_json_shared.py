@@ -89,14 +89,18 @@ def test_such_a_doubt_ends_in_one_question_that_says_why(shared: RecipeFloor) ->
     assert noted == [{"reason": NO_MARK}], "the same reason of many looks is kept once"
 
 
-def test_what_landed_among_them_is_not_found_by_guessing_either(shared: RecipeFloor) -> None:
-    """Ours is on the last page, behind one that cannot be told: a person sees that it is there."""
-    intent_id = _lost(shared, "lost_ack")
+def test_what_landed_among_them_is_found_by_its_mark_and_nobody_is_asked(
+    shared: RecipeFloor,
+) -> None:
+    """Ours is on the last page, behind those that cannot be told."""
+    found, lost = _lost(shared, "lost_ack"), _lost(shared, "lost_request")
     _of_others(shared)
-    _until_asked(shared, intent_id)
-    assert shared.status(intent_id) == "unknown"
-    assert (len(shared.posts()), shared.effects(intent_id)) == (1, 1)
-    assert [e["reasons"] for e in shared.escalations()] == [["ttl"]]
+    shared.until_due(found)
+    assert (shared.status(found), shared.status(lost)) == ("succeeded", "unknown")
+    assert shared.escalations() == shared.pages() == []
+    _until_asked(shared, lost)
+    assert [e["intent_id"] for e in shared.escalations()] == [lost]
+    assert (len(shared.posts()), shared.effects(found), shared.effects(lost)) == (2, 1, 0)
 
 
 def test_at_an_account_of_our_own_the_same_list_finds_and_proves(shared: RecipeFloor) -> None:
