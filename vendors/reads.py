@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import TypeVar
 
@@ -69,21 +70,34 @@ def told(read: Callable[[], T]) -> T | Unreadable:
 
 def date_of(headers: Mapping[str, str]) -> int:
     """The vendor's clock at an answer, in seconds since the epoch; 0 where it does not say."""
-    try:
-        return int(parsedate_to_datetime(headers.get("Date") or "").timestamp())
-    except (ValueError, TypeError, OverflowError):
-        return 0
+    return _seconds_of(headers.get("Date") or "") or 0
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """How long the vendor asks to be left alone, an hour at the most."""
+    """How long the vendor asks to be left alone, an hour at the most: in seconds, or as a date,
+    which counts from the vendor's own clock at the answer (RFC 9110, 10.2.3). A date that is over
+    is no wait; None where nothing was asked that can be read."""
+    said = headers.get("Retry-After") or ""
     try:
-        seconds = float(headers.get("Retry-After") or "")
+        seconds = float(said)
     except ValueError:
-        return None
+        until, now = _seconds_of(said), date_of(headers)
+        if until is None or not now:
+            return None  # no clock of this host is read here: it may differ from the vendor's
+        seconds = max(0.0, float(until - now))
     if not math.isfinite(seconds) or seconds < 0:
         return None
     return min(seconds, _LONGEST_WAIT_S)
+
+
+def _seconds_of(date: str) -> int | None:
+    """An HTTP date, in seconds since the epoch; None for what is none."""
+    try:
+        moment = parsedate_to_datetime(date)
+        # A form of HTTP's that names no zone (asctime) is in UTC, wherever this host is.
+        return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
+    except (ValueError, TypeError, OverflowError):
+        return None
 
 
 def wrong_mode(account: Account, livemode: bool | None) -> bool:
