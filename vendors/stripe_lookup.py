@@ -24,6 +24,7 @@ from vendors.wire import Answer
 
 MAX_PAGES = 200
 _PAGE_SIZE = 100
+_NOBODYS = "an object that does not tell whose it is"
 
 Get = Callable[[str, Mapping[str, Any]], Answer]
 
@@ -61,7 +62,8 @@ _Seen = tuple[str, str, int]
 
 
 class Listing:
-    """What a list and the events of its span showed, of each intent that was sought."""
+    """What a list and the events of its span showed, of each intent that was sought. ``doubt``: why
+    finding nothing proves nothing; empty where it proves."""
 
     def __init__(
         self,
@@ -69,11 +71,13 @@ class Listing:
         listed: Mapping[UUID, list[_Seen]],
         caused: Mapping[UUID, list[_Seen]],
         began: int,
+        doubt: str,
     ) -> None:
         self._getter = getter
         self._listed = listed
         self._caused = caused
         self._began = began
+        self._doubt = doubt
 
     def look_up(self, call: Call) -> LookUp:
         """The objects of one of them. One that only an event shows is read as it is now."""
@@ -91,7 +95,7 @@ class Listing:
                 now = _one(self._getter(call), call, reading.receipt_id)
                 found[reading.receipt_id] = now or reading
         if not found:
-            return Absent(vendor_now=self._began)
+            return Unreadable(self._doubt) if self._doubt else Absent(vendor_now=self._began)
         return Found(tuple(found.values()), vendor_now=self._began)
 
 
@@ -134,7 +138,10 @@ def read_list(
         query["expand"] = [f"data.{name}" for name in source.expand]
     listed: dict[UUID, list[_Seen]] = defaultdict(list)
     caused: dict[UUID, list[_Seen]] = defaultdict(list)
+    doubt = ""
     for document, seen_at in _pages(clocked, source.path, query, most):
+        if not _tells_owner(document):
+            doubt = _NOBODYS
         for owner in _owners(document, sought):
             listed[owner].append((text(document.get("id")), json.dumps(document), seen_at))
     for key, document, seen_at in _events(clocked, sought.operation, span, most):
@@ -144,7 +151,7 @@ def read_list(
         for owner in owners:
             if not _adds_nothing(sought, document, listed.get(owner, [])):
                 caused[owner].append((text(document.get("id")), json.dumps(document), seen_at))
-    return Listing(getter, listed, caused, clocked.began or 0)
+    return Listing(getter, listed, caused, clocked.began or 0, doubt)
 
 
 def retrieve(get: Get, call: Call, receipt_id: str) -> LookUp:
@@ -195,8 +202,8 @@ def _events(
     query = {"created": span.as_query(), "types": list(EVENTS[operation])}
     for event, _ in _pages(get, "/v1/events", query, most):
         document = mapping(mapping(event.get("data")).get("object"))
-        if document.get("object") != KINDS[operation].object:
-            continue
+        if text(document.get("object")) not in ("", KINDS[operation].object):
+            continue  # one that is of no kind cannot be read: where our key caused it, that is said
         created = event.get("created")
         key = text(mapping(event.get("request")).get("idempotency_key"))
         yield key, document, created if isinstance(created, int) else 0
@@ -209,6 +216,11 @@ def _owners(document: Mapping[str, Any], sought: Sought) -> set[UUID]:
     by_id = sought.owners.get(text(marks.get("outbox_id")))
     by_key = sought.keys.get(text(marks.get("outbox_key")))
     return {owner for owner in (by_id, by_key) if owner is not None}
+
+
+def _tells_owner(document: Mapping[str, Any]) -> bool:
+    """Whether an object of a list is one, and has its marks where they can be seen, if any."""
+    return bool(document) and isinstance(document.get("metadata"), Mapping | None)
 
 
 def _adds_nothing(sought: Sought, document: Mapping[str, Any], listed: list[_Seen]) -> bool:
@@ -268,7 +280,9 @@ def _pages(
             yield mapping(item), date_of(answer.headers)
         if not more:
             return
-        last = text(mapping(listed[-1]).get("id")) if listed else ""
+        # One without an id may be the last: it is shown again, with what comes after it.
+        ids = [text(mapping(one).get("id")) for one in listed]
+        last = next((each for each in reversed(ids) if each), "")
         if not last or last == after:
             raise Unread("a list that does not go on")
         after = last

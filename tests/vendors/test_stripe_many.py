@@ -158,6 +158,47 @@ def test_an_object_that_cannot_be_read_is_unreadable_for_its_own_intent_alone(
     assert isinstance(others, Absent)
 
 
+@pytest.mark.parametrize("odd", [None, 7, "pi_9", [], {}, {"id": "pi_9", "metadata": "?"}], ids=str)
+def test_beside_an_object_that_may_be_anybodys_ours_is_found_and_nothing_is_absent(
+    vendor: StripeVendor, odd: Any
+) -> None:
+    one, other = call_of(), call_of()
+    _, (mine, others), _ = read(vendor, [one, other], by_list(payment_intent(one), odd))
+    assert ids(mine) == ["pi_1"]
+    assert others == Unreadable("an object that does not tell whose it is")
+
+
+def test_a_list_goes_on_after_an_object_without_an_id(vendor: StripeVendor) -> None:
+    """The last of a page names the next page, and it may be the one that cannot be read."""
+    one, other, third = (call_of() for _ in range(3))
+    nameless = payment_intent(call_of(), id=None)
+
+    def listed(path: str, query: Mapping[str, str]) -> tuple[str, Any]:
+        if path == "/v1/events":
+            return page()
+        if "starting_after" in query:
+            assert query["starting_after"] == "pi_1"
+            return page(nameless, payment_intent(other, id="pi_2"))
+        return page(payment_intent(one, id="pi_1"), nameless, more=True)
+
+    _, seen, paths = read(vendor, [one, other, third], listed)
+    assert [ids(each) for each in seen[:2]] == [["pi_1"], ["pi_2"]]
+    assert isinstance(seen[2], Absent), "it bears the mark of somebody else"
+    assert paths == ["/v1/payment_intents"] * 2 + ["/v1/events"]
+
+
+@pytest.mark.parametrize("shown", [None, {}, 7, {"id": "pi_1", "object": None}], ids=str)
+def test_an_event_that_our_key_caused_is_never_absence_whatever_it_shows(
+    vendor: StripeVendor, shown: Any
+) -> None:
+    one, other = call_of(), call_of()
+    request = {"idempotency_key": one.key.hex()}
+    event = {"id": "evt_1", "created": 7, "data": {"object": shown}, "request": request}
+    _, (mine, others), _ = read(vendor, [one, other], by_event(event))
+    assert mine == Unreadable("an object of ours that cannot be read")
+    assert isinstance(others, Absent)
+
+
 @pytest.mark.parametrize("broken", ["/v1/payment_intents", "/v1/events"])
 def test_a_page_that_breaks_in_the_middle_is_nobodys_absence(
     vendor: StripeVendor, broken: str
