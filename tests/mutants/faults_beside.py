@@ -32,8 +32,8 @@ BESIDE = (
     one(
         "the head of a lane at a rate does not ask what it replaces",
         "outbox.store.claims_metered_sql",
-        '    AND {MAY} AND {IS_FREE}\n)"""',
-        '    AND {MAY}\n)"""',
+        "    AND {MAY} AND {IS_FREE}) t",
+        "    AND {MAY}) t",
         test=_HELD,
     ),
     one(
@@ -128,8 +128,8 @@ BESIDE = (
     one(
         "the claim does not ask for pauses",
         "outbox.store.claims_sql",
-        ', closed AS (SELECT gate_prefix FROM outbox.switches WHERE kind <> \'clock\'"""',
-        ', closed AS (SELECT gate_prefix FROM outbox.switches WHERE false"""',
+        ", closed AS (SELECT gate_prefix FROM outbox.switches WHERE kind <> 'clock'{",
+        ", closed AS (SELECT gate_prefix FROM outbox.switches WHERE false{",
         scenarios=("keys",),
         timelines=("keys: turn#1=person; verdict#1=pause",),
     ),
