@@ -220,7 +220,7 @@ MUTANTS = (
         "WHERE h.lane >= {lane} AND h.lane <= {lane} AND h.settled_at IS NULL\n"
         "         AND h.due_at <= outbox.clock()",
         scenarios=("lane",),
-        timelines=("lane: wire of A#1=rate_limited_429",),
+        timelines=("lane: wire of A#1=lock_timeout_429",),
     ),
     Mutant(
         "the doorbell is taken down at the end",
