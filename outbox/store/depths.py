@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from outbox.errors import Full
+from outbox.errors import Full, StaleEpoch
 from outbox.intent import Draft
 from outbox.store import enqueueing
 from outbox.store.callers import Params, Steps, retry
-from outbox.store.enqueueing_sql import FIND
+from outbox.store.enqueueing_sql import FIND, OVER
 
 TENANT, LANE, TOOL = "OUTBOX_MAX_TENANT_DEPTH", "OUTBOX_MAX_LANE_DEPTH", "tool.max_depth"
 
@@ -66,8 +66,8 @@ COUNT = (
 
 def admit(drafts: Sequence[Draft], depths: Depths, is_committed: Callable[[Params], bool]) -> Steps:
     """Steps before the first INSERT of these drafts; none where nothing is limited. Raises
-    ``Full`` unless there is room for all that are not recorded yet, and ``RetryTransaction`` where
-    the caller's snapshot hides one that is."""
+    ``Full`` unless there is room for all that are not recorded yet (``StaleEpoch`` where room would
+    not help), and ``RetryTransaction`` where the caller's snapshot hides one that is."""
     places: dict[_Place, set[UUID]] = {}
     for draft in drafts:
         for place in _places(draft, depths):
@@ -85,6 +85,7 @@ def admit(drafts: Sequence[Draft], depths: Depths, is_committed: Callable[[Param
     for place in over:
         new = len(places[place] - recorded)
         if new and depth[place] + new > place.most:
+            yield from _check_epochs(drafts, hides, is_committed)
             raise Full(place.limit, place.most, depth[place], new, depths.retry_after_s)
     return None
 
@@ -126,3 +127,20 @@ def _recorded(
         elif hides and is_committed(sought):
             raise retry()
     return found
+
+
+def _check_epochs(
+    drafts: Sequence[Draft], hides: bool, is_committed: Callable[[Params], bool]
+) -> Steps:
+    """Asked only of who is about to be refused: one of an epoch that is over is never recorded,
+    however much room there will be, and whoever is told to ask again would do so for ever."""
+    turns: dict[tuple[str, str, str], list[Draft]] = {}
+    for draft in drafts:
+        scope = draft.scope
+        turns.setdefault((scope.tenant, scope.run_id, scope.epoch), []).append(draft)
+    for (_, run_id, epoch), of_it in turns.items():
+        if epoch and (yield OVER, of_it[0].columns):
+            recorded = yield from _recorded(of_it, hides, is_committed)
+            if any(draft.id not in recorded for draft in of_it):
+                raise StaleEpoch(run_id, epoch)
+    return None
