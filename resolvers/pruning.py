@@ -13,13 +13,16 @@ from datetime import timedelta
 
 from outbox.errors import Denied
 from outbox.policy import HEARTBEATS_S, MATCHED_EVENTS_S, UNMATCHED_EVENTS_S
-from outbox.store import checks, intents, retention
+from outbox.store import checks, intents, retention, turns
 from outbox.store.connection import Store
 from resolvers.health import release
 
 _log = logging.getLogger(__name__)
 DAY_S = 86400.0
 BUDGET_S = 3600.0
+# Far more than a piece and the rest after it; and less than a tick, so that the next one takes up
+# what a worker left that was killed.
+_LEASE_S = 900.0
 # An agent that waits for a row of the piece waits for no more than these.
 _PIECE = 200
 # What is in other hands is passed by; what is waited for nevertheless is not waited for long.
@@ -29,13 +32,15 @@ _LOCK_S = 0.5
 @dataclass(slots=True)
 class Pruned:
     """What became of one kind of rows: ``act`` is ``empty`` or ``delete``; ``done`` of them (of a
-    dry run, that would be), and by its reason the number ``kept`` though they are old enough."""
+    dry run, that would be), and by its reason the number ``kept`` though they are old enough.
+    ``is_whole``: all that are old enough were looked at."""
 
     what: str
     act: str
     older_than_s: float
     done: int = 0
     kept: Counter[str] = field(default_factory=Counter)
+    is_whole: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +73,7 @@ def prune(store: Store, order: Order) -> list[Pruned]:
     beats = Pruned("heartbeats", "delete", HEARTBEATS_S)
     with store.transaction() as tx:
         beats.done = retention.heartbeats(tx, dry_run=order.dry_run)
+    beats.is_whole = True
     return [*done, beats]
 
 
@@ -103,21 +109,57 @@ def _walk(
         pruned.done += walked.done
         pruned.kept += walked.kept
         piece = replace(piece, after=walked.last)
-        going = walked.last is not None and order.go_on(time.monotonic() - began)
+        pruned.is_whole = walked.last is None
+        going = not pruned.is_whole and order.go_on(time.monotonic() - began)
 
 
 def prune_in_turn(store: Store, order: Order) -> int:
-    """A worker's own round: once a day, whoever comes first, for ``BUDGET_S`` at the most. Returns
-    how many rows were emptied or deleted; none while the database's clock is in doubt."""
+    """A worker's own round: once a day, whoever comes first, for ``BUDGET_S`` at the most; what one
+    leaves that is told to end or killed, another goes on with. Returns how many rows were emptied
+    or deleted; none while the database's clock is in doubt."""
     with store.transaction() as tx:
-        if not retention.take_turn(tx, DAY_S, {"release": release()}):
-            return 0
-    give_up = time.monotonic() + BUDGET_S
-    bounded = replace(
-        order, go_on=lambda took_s: time.monotonic() < give_up and order.go_on(took_s)
-    )
+        turn = turns.take(
+            tx,
+            {"release": release()},
+            older_than_s=order.older_than_s,
+            rest_s=DAY_S,
+            lease_s=_LEASE_S,
+        )
+    if turn is None:
+        return 0
+    round_ = _Round(store, order, turn)
     try:
-        return sum(pruned.done for pruned in prune(store, bounded))
+        done = prune(store, replace(order, go_on=round_.go_on))
     except Denied as error:
         _log.warning("nothing was pruned: %s", error.problem)
         return 0
+    # Not of one that was told to end: the rest is done today.
+    if all(pruned.is_whole for pruned in done) or round_.is_out_of_time():
+        with store.transaction() as tx:
+            turns.end(tx, turn)
+    return sum(pruned.done for pruned in done)
+
+
+class _Round:
+    """What a round in turn has taken of its time, before and in these hands."""
+
+    def __init__(self, store: Store, order: Order, turn: turns.Turn) -> None:
+        self._store = store
+        self._order = order
+        self._turn = turn
+        self._began = time.monotonic()
+
+    def go_on(self, took_s: float) -> bool:
+        """Whether it goes on after a piece: it has time, nobody told it to end, and the turn is
+        still its own."""
+        if self.is_out_of_time() or not self._order.go_on(took_s):
+            return False
+        with self._store.transaction() as tx:
+            return turns.renew(tx, self._turn, self._spent_s())
+
+    def is_out_of_time(self) -> bool:
+        """Whether the day's time for pruning is over."""
+        return self._spent_s() >= BUDGET_S
+
+    def _spent_s(self) -> float:
+        return self._turn.spent_s + time.monotonic() - self._began

@@ -232,17 +232,3 @@ def heartbeats(tx: Transaction, *, dry_run: bool) -> int:
     if dry_run:
         return len(tx.all(_OLD_BEATS, params))
     return tx.run(f"DELETE FROM outbox.heartbeats WHERE (role, instance) IN ({_OLD_BEATS})", params)
-
-
-def take_turn(tx: Transaction, every_s: float, detail: Mapping[str, Any]) -> bool:
-    """Whether the caller is the one that prunes now: the last turn was ``every_s`` ago or more, or
-    at a time that has not come, by a clock that was set back since."""
-    row = tx.one(
-        "INSERT INTO outbox.heartbeats AS h (role, instance, at, detail) "
-        "VALUES ('prune', 'turn', outbox.clock(), %(detail)s) ON CONFLICT (role, instance) "
-        "DO UPDATE SET at = EXCLUDED.at, detail = EXCLUDED.detail "
-        "WHERE h.at <= EXCLUDED.at - %(every_s)s * INTERVAL '1 second' OR h.at > EXCLUDED.at "
-        "RETURNING at",
-        {"every_s": every_s, "detail": Jsonb(dict(detail))},
-    )
-    return row is not None
