@@ -7,9 +7,10 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from typing import Any
 
 from outbox.errors import Denied
 from outbox.policy import HEARTBEATS_S, MATCHED_EVENTS_S, UNMATCHED_EVENTS_S
@@ -100,17 +101,24 @@ def _walk(
         dry_run=order.dry_run,
     )
     going = True
+    passed_by: Sequence[Any] = ()
     while going and (limit is None or pruned.done < limit):
         size = _PIECE if limit is None else min(_PIECE, limit - pruned.done)
         began = time.monotonic()
         with store.transaction() as tx:
             tx.hurry(_LOCK_S)
+            # A piece later: another prune that had them in hand has committed meanwhile.
+            pruned.kept += retention.in_use(tx, walk, passed_by)
             walked = walk(tx, replace(piece, size=size))
+        passed_by = walked.passed_by
         pruned.done += walked.done
         pruned.kept += walked.kept
         piece = replace(piece, after=walked.last)
         pruned.is_whole = walked.last is None
         going = not pruned.is_whole and order.go_on(time.monotonic() - began)
+    if passed_by:
+        with store.transaction() as tx:
+            pruned.kept += retention.in_use(tx, walk, passed_by)
 
 
 def prune_in_turn(store: Store, order: Order) -> int:

@@ -43,11 +43,13 @@ class Piece:
 @dataclass(frozen=True, slots=True)
 class Walked:
     """``last`` is where the next piece begins, None after the last one; ``done`` rows were emptied
-    or deleted (or would be), of the others ``kept`` counts why not."""
+    or deleted (or would be), of the others ``kept`` counts why not. ``passed_by`` are those at rest
+    where some of them could not be done: they were in other hands, or moved just then."""
 
     last: tuple[datetime, UUID | int] | None
     done: int
     kept: Counter[str] = field(default_factory=Counter)
+    passed_by: Sequence[Any] = ()
 
 
 Walk = Callable[[Transaction, Piece], Walked]
@@ -118,7 +120,7 @@ def intents(tx: Transaction, piece: Piece) -> Walked:
         said = {"by": piece.by, "reason": piece.reason}
         details = [Jsonb(detail) for detail in emptied.values()]
         tx.run(_AUDIT, {**said, "ids": list(emptied), "details": details})
-    return _done(walked, len(rows))
+    return _done(walked, at_rest, len(rows))
 
 
 _MATCHED: LiteralString = f"""
@@ -154,7 +156,7 @@ def matched_events(tx: Transaction, piece: Piece) -> Walked:
         return walked
     locked = [row["id"] for row in tx.all(_LOCK_MATCHED, {"ids": at_rest})]
     done = tx.run(_EMPTY_MATCHED, {"ids": locked, "before": piece.before})
-    return _done(walked, done)
+    return _done(walked, at_rest, done)
 
 
 _AGED: LiteralString = """
@@ -197,7 +199,7 @@ def _events(tx: Transaction, piece: Piece, find: LiteralString, act: LiteralStri
     if piece.dry_run or not at_rest:
         return walked
     locked = [row["id"] for row in tx.all(_LOCK_EVENTS, {"ids": at_rest})]
-    return _done(walked, tx.run(act, {"ids": locked}))
+    return _done(walked, at_rest, tx.run(act, {"ids": locked}))
 
 
 def _place(piece: Piece, first: UUID | int) -> Mapping[str, Any]:
@@ -213,10 +215,26 @@ def _judged(found: Sequence[Mapping[str, Any]], piece: Piece) -> tuple[list[Any]
     return at_rest, Walked(last, len(at_rest), kept)
 
 
-def _done(walked: Walked, done: int) -> Walked:
-    """What was at rest and is not done was in other hands, or moved just then."""
-    others = Counter({IN_USE: walked.done - done} if walked.done > done else {})
-    return Walked(walked.last, done, walked.kept + others)
+def _done(walked: Walked, at_rest: Sequence[Any], done: int) -> Walked:
+    passed_by = at_rest if done < len(at_rest) else ()
+    return replace(walked, done=done, passed_by=passed_by)
+
+
+_LEFT: Mapping[str, LiteralString] = {
+    "intents": f"SELECT id FROM outbox.intents WHERE id = ANY(%(ids)s) AND {_HOLDS}",
+    # Of one that is not ours there never was a body.
+    "events": "SELECT id FROM outbox.webhook_inbox WHERE id = ANY(%(ids)s) "
+    "AND (body IS NOT NULL OR state = 'foreign')",
+}
+
+
+def in_use(tx: Transaction, walk: Walk, passed_by: Sequence[Any]) -> Counter[str]:
+    """Those that a piece of this walk passed by and that are still as they were. What another prune
+    had in hand is done by now, and nobody keeps it."""
+    if not passed_by:
+        return Counter()
+    find = _LEFT["intents" if walk is intents else "events"]
+    return Counter({IN_USE: len(tx.all(find, {"ids": list(passed_by)}))})
 
 
 _OLD_BEATS = """

@@ -64,8 +64,47 @@ def test_what_another_one_emptied_between_the_look_and_the_lock_is_not_emptied_t
         return judged(*given)
 
     monkeypatch.setattr(retention, "_judged", late)
-    assert attic.prune()["intents"].done == 0
+    done = attic.prune()["intents"]
+    # Nor is it told as kept: nobody keeps it.
+    assert (done.done, dict(done.kept)) == (0, {})
     assert len(attic.desk.events(intent_id, "pruned")) == 1
+
+
+_DONE_BESIDE = {
+    "intents": "UPDATE outbox.intents SET args = NULL, request = NULL, receipt = NULL "
+    "WHERE settled_at IN (SELECT min(settled_at) FROM outbox.intents)",
+    "unmatched_events": "UPDATE outbox.webhook_inbox SET body = NULL "
+    "WHERE id IN (SELECT min(id) FROM outbox.webhook_inbox)",
+    "foreign_events": "DELETE FROM outbox.webhook_inbox "
+    "WHERE id IN (SELECT min(id) FROM outbox.webhook_inbox)",
+}
+
+
+@pytest.mark.parametrize("commits", [True, False])
+@pytest.mark.parametrize("what", _DONE_BESIDE)
+def test_what_another_prune_had_in_hand_is_told_as_kept_only_if_it_is_still_there(
+    attic: Attic, monkeypatch: pytest.MonkeyPatch, what: str, commits: bool
+) -> None:
+    monkeypatch.setattr(pruning, "_PIECE", 1)
+    for n in range(2):
+        if what == "intents":
+            attic.landed()
+        elif what == "unmatched_events":
+            attic.desk.keep(f"evt_{n}", "mismatch")
+        else:
+            attic.desk.keep(f"evt_{n}", "foreign", None)
+    attic.days(401)
+    with attic.desk.connect(autocommit=False) as other:
+        assert other.execute(_DONE_BESIDE[what].encode()).rowcount == 1
+
+        def meanwhile(_: float) -> bool:
+            if commits:
+                other.commit()
+            return True
+
+        found = attic.prune(go_on=meanwhile)[what]
+        other.rollback()
+    assert (found.done, dict(found.kept)) == (1, {} if commits else {"in use": 1})
 
 
 def test_it_can_stop_after_any_piece_and_go_on_from_there(attic: Attic) -> None:
