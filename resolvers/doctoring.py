@@ -6,7 +6,7 @@ answered in time is told as not checked, and the others are asked all the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,9 +20,9 @@ from outbox.store.escalations import DOUBT_REASONS
 from outbox.store.intents import Intent
 from outbox.store.invariants import OF_INTENTS, Invariant
 from outbox.store.invariants_beside import BESIDE, GUARDS
-from resolvers import doctoring_setup
+from resolvers import doctoring_accounts, doctoring_setup
 from resolvers.directory import Directory
-from resolvers.doctoring_setup import Finding, finding
+from resolvers.doctoring_setup import Asked, Finding, finding
 
 # How long what is due may wait while everything is alive.
 _DUE_S = 120.0
@@ -44,8 +44,6 @@ _WHAT = {
     "transaction_held_open": "a session of ours rests inside a transaction: end that process",
 }
 _BUG = "the ledger's rules are broken: keep the rows and report it"
-
-Asked = Callable[[Transaction], Iterable[Finding]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +78,9 @@ def _asked(tx: Transaction, question: _Question) -> list[Finding]:
 
 
 def _questions(directory: Directory) -> Iterator[_Question]:
-    for check, rule, ask in doctoring_setup.asked_of(directory):
-        yield _Question(check, rule, ask)
+    for part in (doctoring_setup, doctoring_accounts):
+        for check, rule, ask in part.asked_of(directory):
+            yield _Question(check, rule, ask)
     yield _Question("guard_missing", None, _guards)
     yield _Question("key_not_of_its_intent", 1, _keys)
     yield _Question("sealed_request_not_as_hashed", 2, _sealed)

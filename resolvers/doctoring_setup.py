@@ -1,5 +1,5 @@
-"""What ``doctor`` asks beyond the ledger's own rules: settings, accounts, pagers, versions,
-heartbeats, the clock, and whether webhooks come in."""
+"""What ``doctor`` asks beyond the ledger's own rules: settings, pagers, versions, heartbeats, the
+clock, and whether webhooks come in."""
 
 from __future__ import annotations
 
@@ -36,6 +36,9 @@ class Finding:
     detail: str
 
 
+Asked = Callable[[Transaction], Iterable[Finding]]
+
+
 def finding(
     check: str,
     rule: int | None,
@@ -59,9 +62,7 @@ def schema_revision(tx: Transaction) -> Finding:
     return finding("schema_revision", None, wrong, f"the schema {problem}", holds=current or "")
 
 
-def asked_of(
-    directory: Directory,
-) -> Iterator[tuple[str, int | None, Callable[[Transaction], Iterable[Finding]]]]:
+def asked_of(directory: Directory) -> Iterator[tuple[str, int | None, Asked]]:
     """Each check of the setup: its name, its rule, and what asks it."""
     yield "settings", None, partial(_settings, directory)
     yield "broker_away", None, partial(_broker, directory)
@@ -74,8 +75,6 @@ def asked_of(
     yield "releases_differ", None, _releases
     yield "kinds", None, partial(_kinds, directory)
     yield "values_sealed", None, partial(_sealed, directory)
-    yield "account_changed", None, partial(_accounts, directory)
-    yield "mode_or_owner_changed", None, partial(_frozen_otherwise, directory)
     yield "webhooks_silent", None, partial(_webhooks, directory)
 
 
@@ -181,29 +180,6 @@ def _sealed(directory: Directory, tx: Transaction) -> Iterator[Finding]:
     what = f"sealed by keys that this process lacks: {told}: see OUTBOX_CODEC_KEYS"
     count = sum(row["n"] for row in rows)
     yield finding("values_sealed", None, ids, what, count=count)
-
-
-def _accounts(directory: Directory, tx: Transaction) -> Iterator[Finding]:
-    problems = {
-        f"{vendor}/{name}": problem
-        for (vendor, name), account in sorted(directory.accounts.items())
-        if (problem := switches.account_problem(tx, vendor, account)) is not None
-    }
-    yield finding("account_changed", None, list(problems), "; ".join(problems.values()))
-
-
-def _frozen_otherwise(directory: Directory, tx: Transaction) -> Iterator[Finding]:
-    count, ids, names = 0, list[str](), list[str]()
-    for (vendor, name), account in sorted(directory.accounts.items()):
-        of_account, found = checks.frozen_otherwise(tx, vendor, account)
-        count += of_account
-        ids += found
-        names += [f"{vendor}/{name}"] * bool(of_account)
-    what = (
-        f"first sent for another mode or vendor account than {', '.join(names)} is here: "
-        "they are neither sent nor looked up"
-    )
-    yield finding("mode_or_owner_changed", None, ids, what, count=count)
 
 
 def _webhooks(directory: Directory, tx: Transaction) -> Iterator[Finding]:

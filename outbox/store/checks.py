@@ -10,7 +10,6 @@ from psycopg import DataError, Error, errors
 from psycopg.types.json import Jsonb
 
 from outbox.codec import readable
-from outbox.contract import Account
 from outbox.errors import Unreachable
 from outbox.store.connection import Params, Transaction
 from outbox.store.intents import COLUMNS, Intent, as_intent
@@ -96,25 +95,6 @@ def sealed_requests(tx: Transaction) -> list[Intent]:
         {"codecs": readable(tx.codec)},
     )
     return [as_intent(row, tx.codec) for row in rows]
-
-
-def frozen_otherwise(tx: Transaction, vendor: str, account: Account) -> tuple[int, list[str]]:
-    """Unsettled intents that were first claimed for another mode, or another account, than the
-    name stands for here."""
-    row = tx.one(
-        f"SELECT count(*) AS n, (array_agg(id::text ORDER BY id))[1:{SAMPLES}] AS ids "
-        "FROM outbox.intents WHERE settled_at IS NULL AND vendor = %(vendor)s "
-        "AND account = %(account)s AND (mode <> %(mode)s OR (%(owner)s <> '' "
-        "AND vendor_account <> %(owner)s))",
-        {
-            "vendor": vendor,
-            "account": account.name,
-            "mode": account.mode,
-            "owner": account.vendor_account,
-        },
-    )
-    assert row is not None
-    return int(row["n"]), list(row["ids"] or ())
 
 
 def releases(tx: Transaction) -> dict[str, list[str]]:
