@@ -93,6 +93,15 @@ class Directory:
             if account.vendor_account and self.reach(vendor, account.name)
         )
 
+    def owners(self) -> dict[str, tuple[str, str]]:
+        """Mode and vendor account of each name that this process sends for, as a heartbeat says
+        it."""
+        return {
+            f"{vendor}/{name}": (account.mode, account.vendor_account)
+            for (vendor, name), account in self.accounts.items()
+            if account.vendor_account
+        }
+
     def unsendable(self, row: Intent) -> str | None:
         """Why no claim of this process takes the row, whatever its state; None where one may. What
         nobody here can send, nobody here approves to be sent again."""

@@ -135,7 +135,8 @@ class Runtime:
         def work() -> int:
             done = job()
             with self.store.transaction() as tx:
-                switches.beat(tx, role, self.instance, {"release": release()})
+                said = {"release": release(), "owners": self.directory.owners()}
+                switches.beat(tx, role, self.instance, said)
             return done
 
         return self._unless_away(role, work)

@@ -16,7 +16,7 @@ from outbox.store.intents import COLUMNS, Intent, as_intent
 from outbox.store.invariants import NEWEST, Invariant
 from outbox.store.invariants_beside import GUARDS, STANDING
 from outbox.store.overdue import ASKS, CLOSED_BY, WAITS
-from outbox.store.switches import TIMELINE
+from outbox.store.switches import ALIVE_S, TIMELINE
 from outbox.store.windows import WITHDRAWN
 
 SAMPLES = 10
@@ -25,8 +25,6 @@ SAMPLES = 10
 NEWEST_KEYS = 5_000
 # How many sealed requests are opened.
 SEALED = 1_000
-# Heartbeats of that age are of processes that run.
-_ALIVE_S = 120.0
 
 
 class NotChecked(Exception):
@@ -104,7 +102,7 @@ def releases(tx: Transaction) -> dict[str, list[str]]:
         "array_agg(DISTINCT instance ORDER BY instance) AS instances FROM outbox.heartbeats "
         "WHERE role <> 'timeline' AND at > outbox.clock() - %(alive_s)s * INTERVAL '1 second' "
         "GROUP BY 1 ORDER BY 1",
-        {"alive_s": _ALIVE_S},
+        {"alive_s": ALIVE_S},
     )
     return {row["release"]: list(row["instances"]) for row in rows}
 

@@ -13,6 +13,9 @@ from outbox.store import escalations
 from outbox.store.connection import Transaction
 from outbox.store.moves import log
 
+# Heartbeats of that age are of processes that may still send.
+ALIVE_S = 120.0
+
 
 def holder_of(vendor: str, account: str) -> str:
     """The name of a vendor's account as the holder of rows."""
@@ -196,29 +199,52 @@ def listed(tx: Transaction) -> list[dict[str, Any]]:
 
 
 def account_problem(tx: Transaction, vendor: str, account: Account) -> str | None:
-    """Whether a name's mode or vendor account changed while it still has unsettled rows. A vendor
-    account that nobody has said yet is no change."""
+    """Whether a name's mode or vendor account changed while it still has unsettled rows, or while
+    a process runs that sends for another under it. A vendor account that nobody has said yet is no
+    change."""
     seen = tx.one(
         "SELECT mode, vendor_account FROM outbox.accounts "
         "WHERE vendor = %(vendor)s AND account = %(account)s",
         {"vendor": vendor, "account": account.name},
     )
-    if seen is None:
-        return None
-    owners = {seen["vendor_account"], account.vendor_account} - {""}
-    if seen["mode"] == account.mode and len(owners) < 2:
-        return None
+    owners = {seen["vendor_account"], account.vendor_account} - {""} if seen else set()
+    if seen is None or (seen["mode"] == account.mode and len(owners) < 2):
+        return _beside(tx, vendor, account)
     unsettled = tx.one(
         "SELECT count(*) AS n FROM outbox.intents WHERE vendor = %(vendor)s "
         "AND account = %(account)s AND settled_at IS NULL AND mode IS NOT NULL",
         {"vendor": vendor, "account": account.name},
     )
     if not unsettled or not unsettled["n"]:
-        return None
+        return _beside(tx, vendor, account)
     was = seen["mode"] if seen["mode"] != account.mode else seen["vendor_account"]
     return (
         f"was {was} and has {unsettled['n']} unsettled intents from then; "
         "give the new credentials another name"
+    )
+
+
+def _beside(tx: Transaction, vendor: str, account: Account) -> str | None:
+    """Two processes that send for two accounts under one name would share its writes out between
+    them by chance, and nothing that is settled would show it."""
+    other = tx.one(
+        "SELECT instance, said ->> 0 AS mode, said ->> 1 AS owner FROM ("
+        "SELECT instance, at, detail -> 'owners' -> %(name)s AS said FROM outbox.heartbeats "
+        "WHERE at > outbox.clock() - %(alive_s)s * INTERVAL '1 second') h "
+        "WHERE said ->> 0 <> %(mode)s OR (%(owner)s <> '' AND said ->> 1 <> %(owner)s) "
+        "ORDER BY at DESC LIMIT 1",
+        {
+            "name": f"{vendor}/{account.name}",
+            "mode": account.mode,
+            "owner": account.vendor_account,
+            "alive_s": ALIVE_S,
+        },
+    )
+    if other is None:
+        return None
+    return (
+        f"{other['instance']} sends for {other['owner']} ({other['mode']}) under this name: give "
+        f"one of the two credentials another name, or end that process and wait {ALIVE_S:g} s"
     )
 
 

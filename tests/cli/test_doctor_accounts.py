@@ -1,5 +1,5 @@
-"""Two credentials under one name: what `doctor` tells of them. No settings here say whose an
-account is."""
+"""Two credentials under one name: what `doctor` tells of them, and what a worker is told that
+starts with the other one. No settings here say whose an account is."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from outbox import Settings
+from outbox import Settings, SettingsError
 from outbox.store import switches
 from resolvers.health import release
 from tests.cli.desk import Desk
@@ -54,6 +54,12 @@ def running(desk: Desk, said: Mapping[str, str] | None = None) -> Iterator[None]
     runtime.close()
 
 
+def refused(settings: Settings) -> str:
+    with pytest.raises(SettingsError) as problems:
+        checked(settings)
+    return dict(problems.value.problems)[f"account {NAME}"]
+
+
 def test_what_is_sent_for_one_account_after_its_name_went_to_another_is_found_on_both_hosts(
     ours: Desk,
 ) -> None:
@@ -76,8 +82,51 @@ def test_a_split_of_long_ago_is_history(ours: Desk) -> None:
     assert found(ours) == {}
 
 
-def test_doubt_of_an_account_whose_host_is_gone_is_found_from_the_other_one(ours: Desk) -> None:
+def test_two_processes_that_started_side_by_side_for_two_accounts_are_found_before_they_send(
+    ours: Desk,
+) -> None:
+    with running(ours):
+        ours.sql("UPDATE outbox.accounts SET vendor_account = vendor_account || 'b'")
+        wrong = {"account_changed": (1, [NAME])}
+        assert found(ours) == found(ours, **theirs(ours)) == wrong
+        (told,) = ours.invoke("doctor", "--json").json["items"]
+        assert f"sends for {ours.vendor_account} (test) under this name" in told["detail"]
+
+
+@pytest.mark.parametrize("learned", ["theirs", "ours"])
+def test_doubt_of_an_account_whose_host_is_gone_is_found_from_the_other_one(
+    ours: Desk, learned: str
+) -> None:
     with running(ours, theirs(ours)):
         doubtful, _ = ours.lost()
-        wrong = {"mode_or_owner_changed": (1, [str(doubtful)])}
-        assert found(ours, **theirs(ours)) == wrong
+        if learned == "ours":
+            ours.sql("UPDATE outbox.accounts SET vendor_account = rtrim(vendor_account, 'b')")
+        wrong = found(ours, **theirs(ours))
+    if learned == "theirs":
+        assert wrong == {"mode_or_owner_changed": (1, [str(doubtful)])}
+    else:
+        assert wrong == {"account_changed": (1, [NAME])}
+
+
+@pytest.mark.parametrize("live", [False, True], ids=["another account", "another mode"])
+def test_a_worker_does_not_take_a_name_over_while_another_sends_under_it(
+    ours: Desk, *, live: bool
+) -> None:
+    with running(ours):
+        problem = refused(of_host(ours, theirs(ours, live=live)))
+        assert f"sends for {ours.vendor_account} (test) under this name" in problem
+        (kept,) = ours.sql("SELECT mode, vendor_account FROM outbox.accounts")
+        assert kept == {"mode": "test", "vendor_account": ours.vendor_account}
+        checked(ours.settings)
+        assert found(ours) == {}
+    ours.sql("UPDATE outbox.heartbeats SET at = at - INTERVAL '3 min'")
+    checked(of_host(ours, theirs(ours, live=live)))
+
+
+def test_a_worker_whose_vendor_said_late_whose_it_is_pauses_the_name_instead(ours: Desk) -> None:
+    with running(ours), running(ours, theirs(ours)):
+        (switch,) = ours.sql("SELECT kind, reason FROM outbox.switches")
+        assert switch["kind"] == "pause"
+        assert f"sends for {ours.vendor_account} (test) under this name" in switch["reason"]
+        (question,) = ours.sql("SELECT reasons FROM outbox.escalations WHERE closed_at IS NULL")
+        assert question["reasons"] == ["paused"]
