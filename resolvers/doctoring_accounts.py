@@ -1,14 +1,14 @@
-"""What ``doctor`` asks about the accounts: whom each name stands for."""
+"""What ``doctor`` asks about the accounts: whom each name stands for, and whether one is paused."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from outbox.contract import Account
-from outbox.store import checks_accounts, switches
+from outbox.store import checks, checks_accounts, switches
 from outbox.store.connection import Transaction
 from outbox.store.invariants import NEWEST
 from resolvers.directory import Directory
@@ -20,6 +20,7 @@ def asked_of(directory: Directory) -> Iterator[tuple[str, int | None, Asked]]:
     yield "account_changed", None, partial(_changed, directory)
     yield "mode_or_owner_changed", None, partial(_frozen_otherwise, directory)
     yield "sent_for_another_owner", None, _sent_otherwise
+    yield "account_paused", None, _paused
 
 
 def _known(directory: Directory, tx: Transaction) -> Iterator[tuple[str, Account]]:
@@ -75,3 +76,17 @@ def _told(row: dict[str, Any]) -> str:
         f"{name} is {now} since {row['seen_at'].isoformat('T', 'seconds')}, and {row['n']} were "
         f"sent for {row['vendor_account']} ({row['mode']}) after that"
     )
+
+
+def _paused(tx: Transaction) -> Iterable[Finding]:
+    """One that holds nothing back is a person's business; held writes are everybody's."""
+    held: dict[str, str] = {}
+    for switch in switches.listed(tx):
+        vendor, _, account = switch["holder"].removeprefix("vendor:").partition("/")
+        name = f"{vendor}/{account}"
+        if switch["kind"] == "pause" and (n := checks.waiting(tx, vendor, account)["intents"]):
+            held[name] = (
+                f"{name}: {n} writes wait, paused by {switch['set_by']}: {switch['reason']}; "
+                f"once that is mended, `outbox vendor resume {name} --reason ...`"
+            )
+    yield finding("account_paused", None, list(held), ". ".join(held.values()))

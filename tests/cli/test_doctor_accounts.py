@@ -1,5 +1,5 @@
-"""Two credentials under one name: what `doctor` tells of them, and what a worker is told that
-starts with the other one. No settings here say whose an account is."""
+"""Two credentials under one name, and a name that is paused: what `doctor` tells of them, and what
+a worker is told that starts with the other one. No settings here say whose an account is."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 from outbox import Settings, SettingsError
 from outbox.store import switches
+from resolvers import holding
 from resolvers.health import release
 from tests.cli.desk import Desk
 from tests.cli.test_doctor import MIGRATIONS_CLOCK, ROLES, found
@@ -130,3 +131,20 @@ def test_a_worker_whose_vendor_said_late_whose_it_is_pauses_the_name_instead(our
         assert f"sends for {ours.vendor_account} (test) under this name" in switch["reason"]
         (question,) = ours.sql("SELECT reasons FROM outbox.escalations WHERE closed_at IS NULL")
         assert question["reasons"] == ["paused"]
+
+
+def test_a_pause_that_holds_writes_is_found_with_what_to_type(ours: Desk) -> None:
+    with ours.store.transaction() as tx:
+        why = "http_401: the credential was refused"
+        switches.pause(tx, "stripe", "default", kind="pause", reason=why, by="sender")
+    assert "account_paused" not in found(ours, OUTBOX_PAGERS="none"), "it holds nothing"
+    ours.enqueue()
+    ours.enqueue()
+    assert found(ours, OUTBOX_PAGERS="none") == {"account_paused": (1, [NAME])}
+    (told,) = ours.invoke("doctor", "--json", OUTBOX_PAGERS="none").json["items"]
+    assert f"{NAME}: 2 writes wait, paused by sender: {why}" in told["detail"]
+    assert f"`outbox vendor resume {NAME} --reason ...`" in told["detail"]
+    holding.resume(
+        ours.store, ours.directory, "stripe", "default", by="alice", reason="a new credential"
+    )
+    assert found(ours, OUTBOX_PAGERS="none") == {}
