@@ -44,6 +44,7 @@ GROUPS = (
     Group(("memory-64", "memory-400", "memory-prefork"), memory.in_flight),
     Group(("memory-flat",), memory.flat),
     Group(("outage-settle", "outage-reads", "outage-beside"), outage.outage),
+    Group(("outage-page",), outage.asked),
     Group(("killed",), killing.killed),
 )  # fmt: skip
 # These start programs of the peers' environment.

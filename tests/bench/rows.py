@@ -84,6 +84,7 @@ GROWN = "in a grown ledger"
 PLAIN = "a plain read of what is unsettled for each question about it"
 # What a tenant's ten writes may wait for beside somebody's backlog: against the same ten alone.
 FAIR = "twice alone + 1 s"
+DOUBLED = "one each time the number of questions doubles"
 CALM, PSS = "the same without faults", "MiB, PSS"
 ROWS = (
     Row("enqueue", "enqueue, 1 client", "pgbench insert, 1 client", 0.5, "per s"),
@@ -132,6 +133,7 @@ ROWS = (
         "at most",
     ),
     Row("outage-reads", "pages read for them", "as many as there are", 6.0, "pages", "at most"),
+    Row("outage-page", "pages to people once its time is over", DOUBLED, 1.0, "pages", "at most"),
     Row("outage-beside", "drain of another vendor meanwhile", "without", 0.8, "per s"),
     Row("killed", "a worker killed in mid-run", "lease + 2 s", 1.0, "s", "at most"),
 )

@@ -34,9 +34,9 @@ class Ran:
         return found
 
 
-def ended(process: subprocess.Popen[str], stdin: str = "") -> Ran:
+def ended(process: subprocess.Popen[str], stdin: str = "", *, limit_s: float = WAIT_S) -> Ran:
     """Waits for a command."""
-    out, err = process.communicate(stdin, timeout=WAIT_S)
+    out, err = process.communicate(stdin, timeout=limit_s)
     return Ran(process.returncode, out, err)
 
 
