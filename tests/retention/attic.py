@@ -104,6 +104,14 @@ class Attic:
         """Days go by."""
         self.desk.forward(days * DAY_S)
 
+    def doubt_clock(self, why: str = "stepped") -> None:
+        """The database's clock is in doubt, as a heartbeat says it."""
+        self.desk.sql(
+            "INSERT INTO outbox.switches (holder, kind, gate_prefix, reason, set_by, set_at) "
+            "VALUES ('clock', 'clock', '', %(why)s, 'heartbeat', outbox.clock())",
+            {"why": why},
+        )
+
     def prune(self, **changes: Any) -> dict[str, Pruned]:
         """Everything that is old enough; by kind, what became of it."""
         order = Order(**{"older_than_s": OLD_S, "by": "alice", **changes})

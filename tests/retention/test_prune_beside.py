@@ -174,10 +174,7 @@ def test_a_dry_run_counts_the_same_and_changes_nothing(attic: Attic) -> None:
 def test_nothing_is_pruned_by_a_clock_that_is_in_doubt(attic: Attic) -> None:
     intent_id = attic.landed()
     attic.days(401)
-    attic.desk.sql(
-        "INSERT INTO outbox.switches (holder, kind, gate_prefix, reason, set_by, set_at) "
-        "VALUES ('clock', 'clock', '', 'stepped by a year', 'heartbeat', outbox.clock())"
-    )
+    attic.doubt_clock("stepped by a year")
     with pytest.raises(Denied):
         attic.prune()
     assert not attic.is_empty(intent_id)

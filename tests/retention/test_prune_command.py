@@ -94,10 +94,7 @@ def test_without_an_age_it_takes_the_settings_and_a_shorter_one_may_be_said(atti
 
 
 def test_by_a_clock_in_doubt_it_is_refused_and_says_what_to_do(attic: Attic) -> None:
-    attic.desk.sql(
-        "INSERT INTO outbox.switches (holder, kind, gate_prefix, reason, set_by, set_at) "
-        "VALUES ('clock', 'clock', '', 'stepped', 'heartbeat', outbox.clock())"
-    )
+    attic.doubt_clock()
     ran = attic.desk.invoke("prune", "--json")
     assert (ran.code, ran.error["code"]) == (4, "clock")
     assert "doctor --accept" in ran.error["message"]

@@ -127,10 +127,7 @@ def test_a_round_that_takes_too_long_leaves_the_rest_to_the_next_day(
 def test_by_a_clock_in_doubt_the_round_does_nothing_and_still_beats(attic: Attic) -> None:
     intent_id = attic.landed()
     attic.days(61)
-    attic.desk.sql(
-        "INSERT INTO outbox.switches (holder, kind, gate_prefix, reason, set_by, set_at) "
-        "VALUES ('clock', 'clock', '', 'stepped', 'heartbeat', outbox.clock())"
-    )
+    attic.doubt_clock()
     with runtime(attic) as worker:
         assert worker.run("prune") == 0
     assert not attic.is_empty(intent_id)

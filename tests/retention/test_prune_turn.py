@@ -213,10 +213,7 @@ def test_who_waited_for_the_turn_does_not_take_it_for_one_of_a_time_to_come(atti
 def test_a_round_that_a_clock_in_doubt_forbade_is_not_put_off_for_a_day(attic: Attic) -> None:
     attic.landed()
     attic.days(61)
-    attic.desk.sql(
-        "INSERT INTO outbox.switches (holder, kind, gate_prefix, reason, set_by, set_at) "
-        "VALUES ('clock', 'clock', '', 'stepped', 'heartbeat', outbox.clock())"
-    )
+    attic.doubt_clock()
     with runtime(attic) as worker:
         assert worker.run("prune") == 0
         with attic.desk.store.transaction() as tx:
