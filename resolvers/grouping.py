@@ -26,9 +26,8 @@ _AT_LATEST_S = 86400.0
 
 def group(tx: Transaction, pagers: Sequence[Pager], policy: Policy) -> None:
     """Places every question that was not told of yet: in a new group, in a page of the one it
-    belongs to, or by itself. The caller claims in the same transaction, as the only sender. What
-    cannot be placed, by an odd row, is told of by itself."""
-    pages.one_sender(tx)
+    belongs to, or by itself. The caller is the only sender, and claims in the same transaction.
+    What cannot be placed, by an odd row, is told of by itself."""
     plain = [pager.name for pager in pagers if not pager.repages]
     first = pagers[0].name if pagers else ""
     for some in _waiting(tx, first, plain):
